@@ -22,7 +22,7 @@ from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.outcome import RatesOutcome
 from placement.simulator.rates.rates_executor import RatesExecutor
 from placement.simulator.rates.run import rate_jobs
-from placement.traces.deadlines.trace import DeadlineTrace
+from placement.traces.deadlines import DeadlineTrace
 
 WITH_COSTS = "+costs"
 """Behind the name of a model: joins count at their mean in the run, and the steps that the ends of jobs cut off."""

@@ -11,8 +11,8 @@ from mltcp.core.quantities import NS_PER_S
 from placement.model.queueing import throughput
 from placement.model.table_reader import MOST
 from placement.model.throughput import Workload
-from placement.traces.async_sgd.trace import AsyncTrace
-from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
+from placement.traces.async_sgd import AsyncTrace
+from placement.traces.deadlines import DeadlineJob, DeadlineTrace
 
 _MOST_SCALE = 1000
 _PARTS = 1000
@@ -65,7 +65,7 @@ def lab_trace(trace: AsyncTrace, link: Link, gpus: int, load: float, scale: floa
         )
         for number, (units, model, batches) in enumerate(rows)
     )
-    return DeadlineTrace(trace.name, jobs, max(1, jobs[-1].arrival_ns), trace.seed)
+    return DeadlineTrace(trace.name, jobs, seed=trace.seed)
 
 
 def _alone_s(kind: JobKind, link: Link) -> float:

@@ -25,7 +25,7 @@ from placement.simulator.rates.outcome import RatesOutcome, Span
 from placement.simulator.rates.rate_job import RateJob
 from placement.simulator.rates.run import rate_jobs
 from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.trace import DeadlineTrace
+from placement.traces.deadlines import DeadlineTrace
 
 
 @dataclass(frozen=True)

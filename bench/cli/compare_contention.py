@@ -67,8 +67,8 @@ def execute(options: argparse.Namespace) -> int:
     from mltcp.core.atomic_files import write_atomically
     from placement.model.throughput_table import read_table
     from placement.policies.schedulers.registry import NAMES
-    from placement.traces.contention.trace import read_trace
-    from placement.traces.left_out import tell_left_out
+    from placement.traces.contention import read_trace
+    from placement.traces.trace import tell_left_out
 
     refuse_ignored(options, _IGNORED, "models and GPUs")
     policies = parse_names(options.policies, lambda name: str(NAMES.parse(name)))

@@ -62,7 +62,7 @@ def refuse_ignored(options: argparse.Namespace, names: Iterable[str], trace: str
 
 def is_whole_jobs(trace: str | None) -> bool:
     """Whether the argument of --trace is a table of whole jobs with deadlines."""
-    from placement.traces.deadlines.table import is_table
+    from placement.traces.deadlines import is_table
 
     return trace is not None and is_table(Path(trace))
 
@@ -76,9 +76,8 @@ def execute(options: argparse.Namespace) -> int:
     from placement.experiments.jobs.kept import kept_runs
     from placement.policies.schedulers.registry import NAMES
     from placement.simulator.rates.run import check_fits
-    from placement.traces.deadlines.drs import WORKLOADS, DrsMix
-    from placement.traces.deadlines.read import read
-    from placement.traces.left_out import left_out_document, tell_left_out
+    from placement.traces.deadlines import WORKLOADS, DrsMix, read
+    from placement.traces.trace import left_out_document, tell_left_out
 
     refuse_ignored(options, IGNORED_BY_WHOLE_JOBS, "whole jobs")
     policies = parse_names(options.policies, lambda name: str(NAMES.parse(name)))

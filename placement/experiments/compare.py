@@ -17,14 +17,14 @@ from placement.experiments.run import SimulationRun, SimulationTask, perform, ta
 from placement.experiments.run_log import NAME, open_log, read_log
 from placement.experiments.setting import Setting
 from placement.experiments.workers import Workers
-from placement.traces.trace import Trace
+from placement.traces.job_trace import JobTrace
 
 
 @dataclass(frozen=True)
 class SeededTrace:
     """A trace and the seed of the policies' random choices on it."""
 
-    trace: Trace
+    trace: JobTrace
     seed: int
 
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 from placement.experiments.policy_name import PolicyName, SimulationModel
 from placement.experiments.setting import Setting
 from placement.simulator.outcome import JobOutcome, Outcome, UseOverTime
-from placement.traces.trace import Trace
+from placement.traces.job_trace import JobTrace
 
 PARTS = ("queue_s", "compute_s", "gpu_wait_s", "link_wait_s", "communication_s", "contention_s")
 """The parts of a JCT; the last is a part of the one before."""
@@ -35,13 +35,13 @@ class SimulationTask:
     """
 
     key: str
-    trace: Trace
+    trace: JobTrace
     policy: PolicyName
     setting: Setting
     seed: int = 0
 
 
-def task(trace: Trace, digest: str, policy: PolicyName, setting: Setting, seed: int = 0) -> SimulationTask:
+def task(trace: JobTrace, digest: str, policy: PolicyName, setting: Setting, seed: int = 0) -> SimulationTask:
     """The task of simulating this policy on this trace, whose digest is given: it takes time for a large one."""
     parts = (digest, str(policy), setting.text, seed, _program())
     return SimulationTask(_digest(json.dumps(parts)), trace, policy, setting, seed)
@@ -174,7 +174,7 @@ def _simulate(task: SimulationTask, intervals: int) -> Outcome:
     ).outcome()
 
 
-def trace_digest(trace: Trace) -> str:
+def trace_digest(trace: JobTrace) -> str:
     """A digest of the trace's jobs and scale, whatever their order and file."""
     jobs = sorted(trace.jobs, key=lambda job: job.job_id)
     return _digest(f"{trace.seconds_per_simulated_s} {jobs!r}")

@@ -18,7 +18,7 @@ from placement.policies.schedulers.contention.tables import kinds_on, tables_of
 from placement.policies.schedulers.contention.world import World
 from placement.simulator.rates.rounds.loop import CODE, COMPLETION, MOST_ROUNDS, OBJECTIVE, PAPER
 from placement.simulator.rates.rounds.run import RoundsSettings
-from placement.traces.contention.mix import DEMANDS, JOBS, MIXES, MODELS, ContentionMix
+from placement.traces.contention import DEMANDS, JOBS, MIXES, MODELS, ContentionMix
 
 REWARDS = {"completion": COMPLETION, "paper": PAPER, "code": CODE}
 """The rewards by name."""

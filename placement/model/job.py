@@ -71,6 +71,11 @@ class Job:
                 raise UsageError(f"job {self.job_id}: {name}: expected {lowest} or more, got {value}")
 
     @property
+    def name(self) -> str:
+        """Its number, as text."""
+        return str(self.job_id)
+
+    @property
     def compute_ns(self) -> int:
         """C_Jk of Eq. 7: what each worker computes, from beginning to end."""
         return self.model.compute_ns * self.iterations

@@ -1,4 +1,4 @@
-"""The reader of tables that others have written: a file's text, its records with named columns, and exact numbers in them.
+"""The reader of tables that others have written: a file's text, its records by columns, and exact numbers in them.
 
 Errors name the file, the line and the field.
 """
@@ -9,16 +9,15 @@ import csv
 import io
 import math
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from reprlib import Repr
 from typing import Self
 
 from mltcp.core.bounded_files import MOST_TABLE_BYTES, read_bounded
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import UsageError, shown
 
 MOST = 10**18
 """The largest number accepted, in the smallest unit: sums of a few still fit in 64 bits. As ns, 31 years."""
@@ -32,35 +31,6 @@ _MOST_DIGITS = 60
 def fault(place: str, name: str, reason: str, expected: str) -> UsageError:
     """The error for an invalid trace: `place` is "file:line", `name` the field."""
     return UsageError(f"{place}: {name}: {reason}; expected {expected}")
-
-
-def shown(value: object) -> str:
-    """The value as messages quote it: short and on one line."""
-    return _SHORT.repr(value)
-
-
-_SHORT = Repr()
-_SHORT.maxstring = _SHORT.maxother = 40
-
-
-class Once:
-    """Keys that may occur once, each with the place of its occurrence."""
-
-    def __init__(self) -> None:
-        self._places: dict[Hashable, str] = {}
-
-    def add(self, key: Hashable, place: str, name: str) -> None:
-        """Add `key`, which is in the field `name` at `place`.
-
-        Raises:
-            UsageError: it occurred before.
-        """
-        if key in self._places:
-            raise fault(place, name, f"{shown(key)} is also at {self._places[key]}", "each once")
-        self._places[key] = place
-
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._places
 
 
 @dataclass(frozen=True)

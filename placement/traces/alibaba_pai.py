@@ -23,15 +23,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import NS_PER_S
 from placement.model.job import Model
-from placement.model.table_reader import MOST, MOST_TEXT, Columns, Field, Record, Source, fault, shown
-from placement.traces import entries
-from placement.traces.entries import RecordedJob
-from placement.traces.left_out import JobSieve
-from placement.traces.models import PUBLISHED
-from placement.traces.trace import Trace
+from placement.model.table_reader import MOST, MOST_TEXT, Columns, Field, Record, Source, fault
+from placement.traces.job_trace import PUBLISHED, JobTrace, RecordedJob, recorded_trace
+from placement.traces.trace import JobSieve
 
 JOB_COLUMNS = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
 TASK_COLUMNS = (
@@ -70,8 +67,8 @@ class _Tasks:
         )
 
 
-def parse(jobs: Source, tasks: Source, models: Mapping[str, Model] = PUBLISHED) -> Trace:
-    """Read a trace; what each job trains is chosen by its name, and how long by its duration (see `entries`).
+def parse(jobs: Source, tasks: Source, models: Mapping[str, Model] = PUBLISHED) -> JobTrace:
+    """Read a trace; what each job trains is chosen by its name, and how long by its duration (see `recorded_trace`).
 
     Jobs are left out, and counted in `Trace.left_out`, that were never submitted, never started, have no end, ended
     before they started, have no tasks or no GPUs, or are listed before; those of which a line, or one of a task of
@@ -97,7 +94,7 @@ def parse(jobs: Source, tasks: Source, models: Mapping[str, Model] = PUBLISHED) 
                 else:
                     sieve.leave_out(entry)
     sieve.leave_out("not in the job table", sum(name not in listed for name in tasks_of))
-    return entries.trace(jobs, kept, models, sieve)
+    return recorded_trace(jobs, kept, models, sieve)
 
 
 def table_of(record: Record) -> str | None:
@@ -111,7 +108,7 @@ def table_of(record: Record) -> str | None:
     return None
 
 
-def load(path: Path, source: Source | None = None, models: Mapping[str, Model] = PUBLISHED) -> Trace:
+def load(path: Path, source: Source | None = None, models: Mapping[str, Model] = PUBLISHED) -> JobTrace:
     """Read the two tables in a directory, or the table at `path` and the other one beside it.
 
     The other's name is the same with "task" for "job", or "job" for "task".

@@ -12,8 +12,7 @@ import numpy as np
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_MS
 from placement.model.job import Job
-from placement.traces.models import PUBLISHED
-from placement.traces.trace import Trace
+from placement.traces.job_trace import PUBLISHED, JobTrace
 
 JOBS = 160
 GPUS = 64
@@ -30,7 +29,7 @@ MOST_JOBS = 1_000_000
 _SEEDS = 2**32
 
 
-def fresh(seed: int, scale: int = 1000) -> Trace:
+def fresh(seed: int, scale: int = 1000) -> JobTrace:
     """The paper's mix: 160 jobs for 64 GPUs; seeds 0 to 4 are the traces that come with the published results.
 
     Args:
@@ -43,7 +42,7 @@ def fresh(seed: int, scale: int = 1000) -> Trace:
     return scaled(JOBS, seed, scale)
 
 
-def scaled(jobs: int, seed: int = 0, scale: int = 1000, gpus: int = GPUS) -> Trace:
+def scaled(jobs: int, seed: int = 0, scale: int = 1000, gpus: int = GPUS) -> JobTrace:
     """The paper's mix for `gpus` GPUs, with as many jobs: the load stays 160 jobs per 64 GPUs and 1,200 s.
 
     The classes of jobs have the paper's proportions, to the nearest whole job. With 160 jobs and 64 GPUs it is what
@@ -63,7 +62,7 @@ def scaled(jobs: int, seed: int = 0, scale: int = 1000, gpus: int = GPUS) -> Tra
     name = f"trace_seed{seed:02d}_scale{scale}"
     if (jobs, gpus) != (JOBS, GPUS):
         name += f"_jobs{jobs}_gpus{gpus}"
-    return Trace.of(name, ((job, name) for job in drawn), Fraction(1000, scale))
+    return JobTrace.of(name, ((job, name) for job in drawn), seconds_per_simulated_s=Fraction(1000, scale))
 
 
 def _check(jobs: int, seed: int, scale: int, gpus: int) -> None:

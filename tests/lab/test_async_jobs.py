@@ -16,7 +16,7 @@ from placement.model.throughput import WorkerTable, Workload
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
-from placement.traces.deadlines.trace import DeadlineJob
+from placement.traces.deadlines import DeadlineJob
 from tests.lab.lab_commands import RunningCommand, left_in_labs
 from tests.warm.marks import commands
 

@@ -16,7 +16,7 @@ from placement.model.throughput import RingAllReduce, Workload
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
-from placement.traces.deadlines.trace import DeadlineJob
+from placement.traces.deadlines import DeadlineJob
 from tests.warm.marks import trainings
 
 pytestmark = [pytest.mark.lab, trainings]

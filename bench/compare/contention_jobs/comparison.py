@@ -30,7 +30,7 @@ from placement.simulator.rates.rate_job import RatedJob
 from placement.simulator.rates.rounds.round_job import RoundJob
 from placement.simulator.rates.rounds.rounds_executor import RoundsExecutor
 from placement.simulator.rates.rounds.run import RoundsSettings
-from placement.traces.contention.trace import ContentionTrace
+from placement.traces.contention import ContentionTrace
 
 _NIC_BPS = 10**9
 _GRACE_S = 60.0

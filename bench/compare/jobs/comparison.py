@@ -18,7 +18,7 @@ from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.outcome import RatesOutcome, Span
 from placement.simulator.rates.run import run_rates
 from placement.simulator.rates.start_cost import StartCost
-from placement.traces.deadlines.trace import DeadlineTrace
+from placement.traces.deadlines import DeadlineTrace
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from bench.lab.two_tier import TwoTier
 from mltcp.core.errors import UsageError, shown
 from placement.model.throughput import BETWEEN_BYTES_PER_S, RingAllReduce, Workload
 from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
+from placement.traces.deadlines import DeadlineJob, DeadlineTrace
 
 SPEED = 400
 STEP_NS = 250_000_000

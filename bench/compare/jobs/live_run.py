@@ -21,7 +21,7 @@ from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.outcome import RatesOutcome, Span
 from placement.simulator.rates.run import rate_jobs
-from placement.traces.deadlines.trace import DeadlineTrace
+from placement.traces.deadlines import DeadlineTrace
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from placement.cli.simulation.jobs_arguments import parse_number
 from placement.learning.episodes import EpisodeSettings
 from placement.model.throughput_table import TableModel, published_table, read_table
 from placement.simulator.rates.rounds.run import RoundsSettings
-from placement.traces.contention.mix import JOBS, MIXES
+from placement.traces.contention import JOBS, MIXES
 
 _MOST_LOAD, _MOST_S = 1000, 10**8
 

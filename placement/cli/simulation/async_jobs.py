@@ -29,10 +29,8 @@ from placement.policies.schedulers.response.catalogue import Settings
 from placement.policies.schedulers.response.width_rules import ALPHA_HIGH, ALPHA_LOW
 from placement.policies.schedulers.response.widths import ALPHA
 from placement.simulator.rates.response.settings import NODES, ResponseSettings
-from placement.traces.async_sgd.models import SETS
-from placement.traces.async_sgd.table import read_trace
-from placement.traces.async_sgd.trace import AsyncTrace
-from placement.traces.left_out import left_out_document, tell_left_out
+from placement.traces.async_sgd import SETS, AsyncTrace, read_trace
+from placement.traces.trace import left_out_document, tell_left_out
 
 WORKLOAD = "async-sgd"
 DEFAULT_POLICIES = "equi,jsq-chunk,knee+fill,hell,hell+fill,hell+marginal,node-price"

@@ -19,10 +19,10 @@ from placement.experiments.comparison import PolicyComparison
 from placement.experiments.policy_name import PolicyName, SimulationModel, parse_policies
 from placement.experiments.report import print_comparison
 from placement.experiments.setting import Setting
-from placement.traces.left_out import left_out_document, tell_left_out
+from placement.traces.job_trace import check_fits
 from placement.traces.mix import JOBS, SCALES, scaled
 from placement.traces.read import FORMATS, read
-from placement.traces.trace import check_fits
+from placement.traces.trace import left_out_document, tell_left_out
 
 _POLICIES = (
     "lwf-1+srsf-1,lwf-1+ada-srsf,lwf-1+srsf-2,lwf-1+srsf-3,"

@@ -26,9 +26,8 @@ from placement.model.throughput_table import (
 from placement.policies.schedulers.registry import LEARNED, NAMES
 from placement.simulator.rates.rounds.published_loop import POLICIES
 from placement.simulator.rates.rounds.run import GPUS, NODES, RoundsSettings
-from placement.traces.contention.mix import MIXES, ContentionMix
-from placement.traces.contention.trace import SHIPPED, ContentionTrace, read_trace
-from placement.traces.left_out import left_out_document, tell_left_out
+from placement.traces.contention import MIXES, SHIPPED, ContentionMix, ContentionTrace, read_trace
+from placement.traces.trace import left_out_document, tell_left_out
 
 DEFAULT = "fifo-packed-none,srsf-first-ratio,greedy,reopt"
 """The policies that run unless others are given."""

@@ -45,9 +45,8 @@ from placement.model.throughput import BETWEEN_BYTES_PER_S, INSIDE_BYTES_PER_S, 
 from placement.policies.schedulers.registry import NAMES
 from placement.simulator.rates.run import check_fits
 from placement.simulator.rates.settings import GPUS, NODES, RatesSettings
-from placement.traces.deadlines.drs import WORKLOADS, DrsMix
-from placement.traces.deadlines.read import read
-from placement.traces.left_out import left_out_document, tell_left_out
+from placement.traces.deadlines import WORKLOADS, DrsMix, read
+from placement.traces.trace import left_out_document, tell_left_out
 
 _DEFAULT = "drs,norm,edf,fifo,themis-batch"
 _DRS = "drs"

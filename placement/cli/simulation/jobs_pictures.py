@@ -7,7 +7,7 @@ from pathlib import Path
 
 from placement.experiments.jobs.figures import Sweep
 from placement.experiments.jobs.runs import Cell, Drawn, JobsTask, Results, result_of, run_trace
-from placement.traces.deadlines.drs import WORKLOADS
+from placement.traces.deadlines import WORKLOADS
 
 
 def draw(

@@ -17,9 +17,9 @@ from placement.experiments.report import print_outcome
 from placement.experiments.run import SimulationTask, simulate_task, task, trace_digest
 from placement.experiments.workers import Workers
 from placement.simulator.outcome import Outcome
-from placement.traces.left_out import tell_left_out
+from placement.traces.job_trace import check_fits
 from placement.traces.read import FORMATS, read
-from placement.traces.trace import check_fits
+from placement.traces.trace import tell_left_out
 
 _MOST_INTERVALS = 100_000
 

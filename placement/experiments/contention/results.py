@@ -12,7 +12,7 @@ import numpy as np
 
 from placement.simulator.rates.rounds.published_loop import PublishedOutcome
 from placement.simulator.rates.rounds.run import RoundsOutcome
-from placement.traces.contention.trace import ContentionTrace
+from placement.traces.contention import ContentionTrace
 
 MEANS = (
     "mean_jct_s",

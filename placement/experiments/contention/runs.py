@@ -11,7 +11,7 @@ from placement.policies.schedulers.contention.rule import find_rule
 from placement.policies.schedulers.registry import LEARNED, named_scheduler
 from placement.simulator.rates.rounds.published_loop import run_published_seeds
 from placement.simulator.rates.rounds.run import RoundsSettings
-from placement.traces.contention.trace import ContentionTrace
+from placement.traces.contention import ContentionTrace
 
 PUBLISHED_SEEDS = range(5)
 """Of random actions in the public loop, a run each."""

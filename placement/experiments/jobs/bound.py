@@ -21,7 +21,7 @@ import numpy as np
 from mltcp.core.errors import UsageError
 from placement.model.throughput import RingAllReduce, Workload, spread
 from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.trace import DeadlineTrace
+from placement.traces.deadlines import DeadlineTrace
 
 MOST_JOBS = 3000
 """Of a trace: the bound takes memory for the square of their number."""

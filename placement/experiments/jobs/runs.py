@@ -17,8 +17,7 @@ from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.outcome import RatesOutcome
 from placement.simulator.rates.run import run_rates
 from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.drs import DrsMix
-from placement.traces.deadlines.trace import DeadlineTrace
+from placement.traces.deadlines import DeadlineTrace, DrsMix
 
 _CHUNK = 10
 _SOURCES = ("simulator", "policies", "model", "traces")

@@ -11,7 +11,7 @@ from placement.experiments.response.results import PolicyResult
 from placement.experiments.response.runs import Comparison, DrawnTraces, ResponseTask, result_of
 from placement.policies.schedulers.response.catalogue import Settings
 from placement.simulator.rates.response.settings import ResponseSettings
-from placement.traces.async_sgd.models import SETS
+from placement.traces.async_sgd import SETS
 
 _LOADS = (0.1, 0.3, 0.5, 0.6, 0.66, 0.7)
 _HIGHEST_ALPHA_OF_ONE = 0.1

@@ -17,7 +17,7 @@ from placement.policies.schedulers.response.catalogue import (
 )
 from placement.policies.schedulers.response.jsq_chunk import JsqChunk, check_chunk
 from placement.simulator.rates.response.settings import ResponseSettings
-from placement.traces.async_sgd.trace import AsyncTrace, draw_trace
+from placement.traces.async_sgd import AsyncTrace, draw_trace
 
 JSQ = "jsq-chunk"
 NAMES = Vocabulary("policy", (*RESPONSE_SCHEDULERS, f"{JSQ}[-K]"))

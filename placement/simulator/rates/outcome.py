@@ -13,7 +13,7 @@ import numpy as np
 from mltcp.core.errors import MltcpError, shown
 from mltcp.core.quantities import NS_PER_S
 from placement.model.cluster import Cluster
-from placement.traces.deadlines.trace import DeadlineTrace
+from placement.traces.deadlines import DeadlineTrace
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Protocol
 from mltcp.core.demand import Phase
 from placement.model.throughput import ThroughputModel, Workload, spread
 from placement.simulator.executor import ClusterJob
-from placement.traces.deadlines.trace import DeadlineJob
+from placement.traces.deadlines import DeadlineJob
 
 
 @dataclass(frozen=True)

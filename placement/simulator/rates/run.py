@@ -12,7 +12,7 @@ from placement.simulator.rates.rate_job import ModelTimes, RateJob
 from placement.simulator.rates.rates_executor import RatesExecutor
 from placement.simulator.rates.settings import RatesSettings
 from placement.simulator.rates.start_cost import StartCost
-from placement.traces.deadlines.trace import DeadlineTrace
+from placement.traces.deadlines import DeadlineTrace
 
 _NIC_BPS = 48_000_000_000
 """No job has a demand, so the rate of NICs makes no difference."""

@@ -29,7 +29,7 @@ from placement.simulator.rates.compiled.world import (
 )
 from placement.simulator.rates.outcome import RatesOutcome, SpanTable
 from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.trace import DeadlineTrace
+from placement.traces.deadlines import DeadlineTrace
 
 _SPANS_A_JOB = 4
 

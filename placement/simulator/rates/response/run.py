@@ -14,7 +14,7 @@ from placement.simulator.rates.response.outcome import ResponseOutcome
 from placement.simulator.rates.response.settings import ResponseSettings
 from placement.simulator.rates.response.state import Jobs, Present
 from placement.simulator.rates.response.tables import rule_of, tables_of
-from placement.traces.async_sgd.trace import AsyncTrace
+from placement.traces.async_sgd import AsyncTrace
 
 
 def run_response(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mltcp.core.errors import UsageError
 from placement.model.throughput import ThroughputModel, Workload
 from placement.simulator.rates.response.tables import speeds_of_model
-from placement.traces.async_sgd.trace import AsyncTrace
+from placement.traces.async_sgd import AsyncTrace
 
 NODES = 100
 """The cluster of the paper's simulations: so many nodes of one GPU."""

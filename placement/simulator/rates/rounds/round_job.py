@@ -10,7 +10,7 @@ from functools import cached_property
 from mltcp.core.demand import Phase
 from placement.model.throughput import Workload
 from placement.model.throughput_table import TableModel, TableTimes, workload_of
-from placement.traces.contention.trace import ContentionJob
+from placement.traces.contention import ContentionJob
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.rounds.loop import run
 from placement.simulator.rates.rounds.round_job import RoundJob
 from placement.simulator.rates.rounds.rounds_executor import RoundsExecutor
-from placement.traces.contention.trace import ContentionTrace
+from placement.traces.contention import ContentionTrace
 
 # -- the cluster and its rounds ----------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from bench.cli.main import main
 from placement.model.queueing import throughput
 from placement.model.service_times import ServiceTimes
 from placement.simulator.rates.outcome import Span
-from placement.traces.async_sgd.trace import draw_trace
+from placement.traces.async_sgd import draw_trace
 
 SHAPE = ClusterShape(LINK)
 PROFILE = Profile("p", {kind.name: kind.nominal(LINK) for kind in KINDS}, {}, 0.0)

@@ -14,7 +14,7 @@ from mltcp.core.errors import MltcpError
 from placement.model.throughput import WorkerTable, Workload
 from placement.simulator.executor import Start
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
-from placement.traces.deadlines.trace import DeadlineJob
+from placement.traces.deadlines import DeadlineJob
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("store_root")]
 

@@ -26,8 +26,8 @@ from placement.experiments.setting import Setting
 from placement.experiments.statistics import paired
 from placement.experiments.workers import Workers
 from placement.model.cluster import Cluster, Gpu
+from placement.traces.job_trace import JobTrace
 from placement.traces.mix import fresh, scaled
-from placement.traces.trace import Trace
 
 pytestmark = pytest.mark.slow
 
@@ -99,11 +99,13 @@ class TestRuns:
 
     def test_the_digest_is_that_of_the_jobs_alone(self):
         trace = scaled(8, 0, 10)
-        again = Trace.of(
-            "other", [(job, "file:1") for job in reversed(trace.jobs)], trace.seconds_per_simulated_s
+        again = JobTrace.of(
+            "other",
+            [(job, "file:1") for job in reversed(trace.jobs)],
+            seconds_per_simulated_s=trace.seconds_per_simulated_s,
         )
         assert trace_digest(again) == trace_digest(trace)
-        assert trace_digest(Trace("x", trace.jobs)) != trace_digest(trace)
+        assert trace_digest(JobTrace("x", trace.jobs)) != trace_digest(trace)
 
 
 class TestLog:

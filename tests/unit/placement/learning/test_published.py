@@ -20,8 +20,7 @@ from placement.policies.schedulers.contention.rule import find_rule
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.rounds.loop import admit
 from placement.simulator.rates.rounds.run import RoundsSettings, run_rule, run_scheduler, world_of
-from placement.traces.contention.mix import ContentionMix
-from placement.traces.contention.trace import ContentionJob, ContentionTrace
+from placement.traces.contention import ContentionJob, ContentionMix, ContentionTrace
 
 S = 10**9
 TABLE = published_table()

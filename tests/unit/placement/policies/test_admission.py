@@ -19,8 +19,7 @@ from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduler import JobView
 from placement.simulator.executor import ScheduledJob
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
-from placement.traces.deadlines.drs import WORKLOADS
-from placement.traces.deadlines.trace import DeadlineJob
+from placement.traces.deadlines import WORKLOADS, DeadlineJob
 
 NAMED = {workload.name: workload for workload in WORKLOADS}
 

@@ -19,7 +19,7 @@ from placement.policies.schedulers.scheduling_policy import scheduling_policy
 from placement.simulator.executor import ScheduledJob
 from placement.simulator.rates.rounds.round_job import RoundJob
 from placement.simulator.rates.rounds.run import RoundsSettings, world_of
-from placement.traces.contention.mix import ContentionMix
+from placement.traces.contention import ContentionMix
 
 MODEL = TableModel(published_table())
 SETTINGS = RoundsSettings(MODEL)

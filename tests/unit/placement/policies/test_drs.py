@@ -15,8 +15,7 @@ from placement.policies.schedulers.drs.migration import by_node, migrated
 from placement.policies.schedulers.drs.scheme import decide, gains, schemes
 from placement.simulator.executor import ScheduledJob
 from placement.simulator.rates.rate_job import ModelTimes, RateJob
-from placement.traces.deadlines.drs import WORKLOADS
-from placement.traces.deadlines.trace import DeadlineJob
+from placement.traces.deadlines import WORKLOADS, DeadlineJob
 
 NODES = Cluster.star(4, 4)
 FREE = st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(any)

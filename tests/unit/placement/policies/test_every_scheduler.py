@@ -11,7 +11,7 @@ from placement.policies.schedulers.registry import SCHEDULERS, named_scheduler
 from placement.policies.schedulers.scheduler import JobView
 from placement.simulator.rates.rate_job import ModelTimes
 from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.drs import WORKLOADS
+from placement.traces.deadlines import WORKLOADS
 from tests.unit.placement.policies.schedulers import S, check_complete
 
 RESTART_NS = 7 * S

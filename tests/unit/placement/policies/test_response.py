@@ -33,7 +33,7 @@ from placement.policies.schedulers.response.widths import (
 )
 from placement.policies.schedulers.scheduler import JobView
 from placement.simulator.rates.response.tables import speeds_of_model
-from placement.traces.async_sgd.models import ALEXNET, GOOGLENET, NIN, SETS, VGG19
+from placement.traces.async_sgd import ALEXNET, GOOGLENET, NIN, SETS, VGG19
 
 NODES = 100
 MODELS = (NIN, GOOGLENET, ALEXNET, VGG19)

@@ -14,7 +14,7 @@ from placement.policies.schedulers.response.node_price import NodePrice
 from placement.simulator.rates.response.division import divide
 from placement.simulator.rates.response.state import Rule
 from placement.simulator.rates.rounds.run import RoundsSettings, world_of
-from placement.traces.contention.mix import ContentionMix
+from placement.traces.contention import ContentionMix
 
 NOBODYS = 99
 

@@ -10,7 +10,7 @@ from mltcp.core.errors import UsageError
 from placement.model.job import Job
 from placement.model.table_reader import Source
 from placement.traces import alibaba_pai
-from placement.traces.models import PUBLISHED, assigned
+from placement.traces.job_trace import PUBLISHED, assigned
 from placement.traces.read import read
 
 DATA = Path(__file__).parents[1] / "data"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.traces import csv, mix
-from placement.traces.models import PUBLISHED
+from placement.traces.job_trace import PUBLISHED
 
 # Of the traces that come with the published simulator's results.
 SHA256 = {

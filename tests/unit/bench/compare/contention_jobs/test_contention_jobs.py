@@ -12,7 +12,7 @@ from bench.compare.contention_jobs.lab_models import nominal_table
 from bench.compare.contention_jobs.live_service import JobStart, ServiceRun
 from bench.compare.contention_jobs.measure import SAMPLES
 from bench.lab.two_tier import TwoTier
-from placement.traces.contention.trace import read_trace
+from placement.traces.contention import read_trace
 
 SHAPE = TwoTier(racks=4, servers=1, slots=1, oversubscription=Fraction(1))
 HEADER = "job_id,arrival_s,model,gpus,total_samples\n"

@@ -14,7 +14,7 @@ from placement.experiments.jobs.differences import rate_difference
 from placement.experiments.jobs.results import PolicyResult, TraceResult
 from placement.model.throughput import RingAllReduce
 from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.drs import WORKLOADS, DrsMix
+from placement.traces.deadlines import WORKLOADS, DrsMix
 
 SETUP = RatesSettings(RingAllReduce())
 

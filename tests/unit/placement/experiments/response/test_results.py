@@ -10,7 +10,7 @@ from placement.model.throughput import ParameterServer
 from placement.policies.schedulers.response.catalogue import Settings
 from placement.simulator.rates.response.outcome import ResponseOutcome
 from placement.simulator.rates.response.settings import ResponseSettings
-from placement.traces.async_sgd.models import SETS
+from placement.traces.async_sgd import SETS
 
 MODEL = ParameterServer()
 

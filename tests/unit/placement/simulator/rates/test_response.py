@@ -17,8 +17,7 @@ from placement.simulator.rates.response.run import run_response
 from placement.simulator.rates.response.settings import ResponseSettings
 from placement.simulator.rates.run import run_rates
 from placement.simulator.rates.settings import RatesSettings
-from placement.traces.async_sgd.models import SETS
-from placement.traces.async_sgd.trace import AsyncTrace, draw_trace
+from placement.traces.async_sgd import SETS, AsyncTrace, draw_trace
 
 FREE, CHARGED = (ParameterServer(server_node=node) for node in ServerNode)
 NAMES = (*RESPONSE_SCHEDULERS, "jsq-chunk-3")

@@ -10,8 +10,7 @@ from placement.experiments.jobs.runs import run_trace
 from placement.model.throughput import RingAllReduce
 from placement.simulator.rates.compiled.run import RULES
 from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.drs import DrsMix
-from placement.traces.deadlines.trace import DeadlineJob
+from placement.traces.deadlines import DeadlineJob, DrsMix
 from tests.unit.placement.simulator.rates.whole_jobs import DEADLINE_SCHEDULERS
 
 MIX = DrsMix(rate=4, hours=8, urgent=0.2)

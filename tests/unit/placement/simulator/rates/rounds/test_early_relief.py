@@ -7,7 +7,7 @@ from placement.simulator.executor import Start
 from placement.simulator.rates.rounds.round_job import RoundJob
 from placement.simulator.rates.rounds.rounds_executor import RoundsExecutor
 from placement.simulator.rates.rounds.run import RoundsSettings
-from placement.traces.contention.trace import ContentionJob
+from placement.traces.contention import ContentionJob
 
 S = 10**9
 ROUND_S = 30

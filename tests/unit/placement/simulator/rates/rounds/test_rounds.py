@@ -20,8 +20,14 @@ from placement.policies.schedulers.contention.rule import Rule, find_rule
 from placement.policies.schedulers.contention.world import REOPT
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.rounds.run import RoundsSettings, run_rule, run_scheduler
-from placement.traces.contention.mix import MODELS, ContentionMix
-from placement.traces.contention.trace import SHIPPED, ContentionJob, ContentionTrace, read_trace
+from placement.traces.contention import (
+    MODELS,
+    SHIPPED,
+    ContentionJob,
+    ContentionMix,
+    ContentionTrace,
+    read_trace,
+)
 from tests.unit.placement.simulator.rates.rounds import rounds_reference as plain
 
 TABLE = published_table()
