@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from placement.model.cluster import Cluster
 from placement.model.throughput import ThroughputModel
 from placement.simulator.executor import Start
-from placement.simulator.rates.rate_job import RatedJob
 from placement.simulator.rates.rates_executor import RatesExecutor
+from placement.simulator.rates.timed_job import TimedJob
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ChangeCostExecutor(RatesExecutor):
         self._present: dict[str, tuple[int, ...]] = {}
         self._left: dict[str, tuple[int, tuple[int, ...]]] = {}
 
-    def start(self, start: Start[RatedJob]) -> None:
+    def start(self, start: Start[TimedJob]) -> None:
         """See `Executor`."""
         super().start(start)
         self._present[start.job.name] = start.gpus
@@ -54,7 +54,7 @@ class ChangeCostExecutor(RatesExecutor):
         self._left[job] = self.now_ns, self._present.pop(job)
         super().stop(job)
 
-    def _hold_ns(self, start: Start[RatedJob]) -> int:
+    def _hold_ns(self, start: Start[TimedJob]) -> int:
         at_ns, former = self._left.get(start.job.name, (-1, ()))
         kept = len({*former} & {*start.gpus}) if at_ns == self.now_ns else 0
         hold_ns = self._costs.join_ns * (len(start.gpus) - kept) // len(start.gpus)

@@ -17,7 +17,7 @@ from mltcp.core.errors import UsageError
 from mltcp.ebpf.jobs import attached
 from placement.model.cluster import Cluster
 from placement.model.throughput import WorkerTable
-from placement.simulator.rates.settings import RatesSettings
+from placement.simulator.rates.timed_job import RatesSettings
 
 HOSTS, SLOTS = 4, 4
 MOST_SERVERS = 60

@@ -21,7 +21,7 @@ from placement.model.throughput import WorkerTable
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.outcome import RatesOutcome
 from placement.simulator.rates.rates_executor import RatesExecutor
-from placement.simulator.rates.run import rate_jobs
+from placement.simulator.rates.timed_job import timed_jobs
 from placement.traces.deadlines import DeadlineTrace
 
 WITH_COSTS = "+costs"
@@ -164,7 +164,7 @@ def predict(
     """
     cluster = plan.shape.cluster()
     executor = RatesExecutor(cluster, actual) if costs is None else ChangeCostExecutor(cluster, actual, costs)
-    jobs = rate_jobs(plan.trace, settings_of(plan.shape, told))
+    jobs = timed_jobs(plan.trace, settings_of(plan.shape, told))
     ClusterRun(jobs, cluster, plan.shape.link.rate_bps, scheduling_policy(policy), executor).run()
     outcome = RatesOutcome.of(plan.trace, policy, cluster, executor.spans)
     return Prediction(outcome, *worker_moves(executor.spans))

@@ -17,7 +17,7 @@ from mltcp.core.errors import MltcpError
 from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.executor import JobEnd, Start
 from placement.simulator.rates.outcome import Span
-from placement.simulator.rates.rate_job import RateJob
+from placement.simulator.rates.timed_job import TimedJob
 
 _POLL_S = 0.2
 _REFILL_POLL_S = 0.03
@@ -37,7 +37,7 @@ class _Slot:
 class _Held:
     """The GPUs of a job since its last start."""
 
-    start: Start[RateJob]
+    start: Start[TimedJob]
     start_ns: int
 
 
@@ -66,7 +66,7 @@ class MalleableExecutor:
 
     def __init__(
         self,
-        description: Callable[[RateJob], AsyncJob],
+        description: Callable[[TimedJob], AsyncJob],
         server_places: Sequence[RankPlace],
         worker_place: Callable[[int], RankPlace],
         gpus: int,
@@ -107,7 +107,7 @@ class MalleableExecutor:
                 left_s = min(left_s, _REFILL_POLL_S)
             self._collect(left_s)
 
-    def start(self, start: Start[RateJob]) -> None:
+    def start(self, start: Start[TimedJob]) -> None:
         """See `Executor`; the workers follow with `decided`.
 
         Raises:

@@ -22,9 +22,7 @@ from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.outcome import RatesOutcome, Span
-from placement.simulator.rates.rate_job import RateJob
-from placement.simulator.rates.run import rate_jobs
-from placement.simulator.rates.settings import RatesSettings
+from placement.simulator.rates.timed_job import RatesSettings, TimedJob, timed_jobs
 from placement.traces.deadlines import DeadlineTrace
 
 
@@ -126,7 +124,7 @@ def run_live(
         )
         others, before_s, began_ns = OtherPrograms(), busy_s(), executor.now_ns
         try:
-            jobs = rate_jobs(trace, settings_of(shape, told))
+            jobs = timed_jobs(trace, settings_of(shape, told))
             chosen = scheduling_policy(policy)
             ClusterRun(jobs, shape.cluster(), shape.link.rate_bps, chosen, executor).run()
             passed_s = (executor.now_ns - began_ns) / 1e9
@@ -137,7 +135,7 @@ def run_live(
     return _record(list(executor.jobs.values()), executor, shape, policy, key, load, busy)
 
 
-def description(job: RateJob, shape: ClusterShape, seed: int) -> AsyncJob:
+def description(job: TimedJob, shape: ClusterShape, seed: int) -> AsyncJob:
     """The job as its server and workers know it: sleeps of the kind's length, and as many updates as mini-batches."""
     (kind,) = kinds_named([job.workload.name])
     return AsyncJob(job.name, kind.work(seed), shape.gpus, int(job.workload.total_samples))

@@ -75,9 +75,8 @@ def execute(options: argparse.Namespace) -> int:
     from bench.compare.jobs.report import document, print_table, write_results
     from placement.experiments.jobs.kept import kept_runs
     from placement.policies.schedulers.registry import NAMES
-    from placement.simulator.rates.run import check_fits
     from placement.traces.deadlines import WORKLOADS, DrsMix, read
-    from placement.traces.trace import left_out_document, tell_left_out
+    from placement.traces.trace import check_gpus, left_out_document, tell_left_out
 
     refuse_ignored(options, IGNORED_BY_WHOLE_JOBS, "whole jobs")
     policies = parse_names(options.policies, lambda name: str(NAMES.parse(name)))
@@ -88,7 +87,7 @@ def execute(options: argparse.Namespace) -> int:
             raise UsageError(f"--first: expected 1 or more, got {options.first}")
         trace = replace(trace, jobs=trace.jobs[: options.first])
     scale = scale_of(options)
-    check_fits(trace, scale.shape.racks * scale.shape.slots)
+    check_gpus(trace, scale.shape.racks * scale.shape.slots)
     plan = JobsPlan(scale.trace(trace), policies, scale, parse_start_cost(options.restart_cost))
     total = len(plan.policies) * len(plan.trace.jobs)
     with kept_runs(options.output, LiveRun.from_line) as journal, progress_bar(total) as bar:

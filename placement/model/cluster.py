@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from mltcp.core.errors import UsageError
 from mltcp.core.json_files import read_json
@@ -17,6 +17,7 @@ GPU_MEMORY_MB = 32768
 """GPU memory in the published simulator (the paper's text says 16 GB)."""
 
 _MOST = 1_000_000_000
+_Link = TypeVar("_Link", bound=Hashable)
 _FRACTION = re.compile(r"\d{1,20}(/\d{1,20}|(\.\d{1,20})?(e[+-]?\d{1,2})?)")
 
 
@@ -101,6 +102,12 @@ class Cluster:
         return cls(tuple(Server(f"s{number}", (gpu or Gpu(),) * gpus) for number in range(servers)))
 
     @classmethod
+    def of_nodes(cls, nodes: int, gpus: int) -> Self:
+        """`nodes` servers of `gpus` GPUs, each below a switch of its own: its rack is the node alone."""
+        servers = tuple(Server(f"s{node}", (Gpu(),) * gpus, f"node{node}") for node in range(nodes))
+        return cls(servers, (Switch("core"), *(Switch(f"node{node}", "core") for node in range(nodes))))
+
+    @classmethod
     def load(cls, path: Path) -> Self:
         """Read a cluster from JSON: {"servers": [{"name", "gpus", ...}], "switches": [{"name", "above", ...}]}.
 
@@ -144,12 +151,15 @@ class Cluster:
 
         These are the links that have some of the servers, but not all of them, below.
         """
-        chosen = dict.fromkeys(servers)
-        below: dict[int, int] = {}
-        for number in chosen:
-            for link in self.ways[number]:
-                below[link] = below.get(link, 0) + 1
-        return tuple(sorted(link for link, count in below.items() if count < len(chosen)))
+        return tuple(sorted(links_between([self.ways[number] for number in dict.fromkeys(servers)])))
+
+    def by_node(self, gpus: Iterable[int]) -> dict[int, int]:
+        """How many of these GPUs each server has; servers without any are left out."""
+        counts: dict[int, int] = {}
+        for gpu in gpus:
+            server = self.gpus[gpu][0]
+            counts[server] = counts.get(server, 0) + 1
+        return counts
 
     @cached_property
     def ways(self) -> list[tuple[int, ...]]:
@@ -164,6 +174,15 @@ class Cluster:
                 switch = higher
             ways.append(tuple(way))
         return ways
+
+
+def links_between(ways: Sequence[Sequence[_Link]]) -> tuple[_Link, ...]:
+    """The links that a transfer uses among servers whose paths to the root these are: not those that all share."""
+    below: dict[_Link, int] = {}
+    for way in ways:
+        for link in way:
+            below[link] = below.get(link, 0) + 1
+    return tuple(link for link, count in below.items() if count < len(ways))
 
 
 def _server(document: Mapping[str, Any]) -> Server:

@@ -21,7 +21,7 @@ from placement.policies.schedulers.scheduling_policy import Decision
 
 
 class ClusterJob(Protocol):
-    """A job as a trace describes it; `TracedJob` and `RateJob` are such."""
+    """A job as a trace describes it; `TracedJob` and `TimedJob` are such."""
 
     @property
     def name(self) -> str:

@@ -26,10 +26,9 @@ from placement.service.deciding.decide_once import in_rounds
 from placement.service.protocol import placement_pb2 as pb
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.executor import Start
-from placement.simulator.rates.rate_job import RatedJob
-from placement.simulator.rates.rounds.round_job import RoundJob
 from placement.simulator.rates.rounds.rounds_executor import RoundsExecutor
 from placement.simulator.rates.rounds.run import RoundsSettings
+from placement.simulator.rates.timed_job import TimedJob
 from placement.traces.contention import ContentionTrace
 
 _NIC_BPS = 10**9
@@ -215,7 +214,7 @@ def predict(plan: ContentionPlan, table: SensitivityTable, policy: str, start_s:
     )
     cluster = settings.cluster()
     executor = _RecordingExecutor(cluster, settings.model, round_ns, start_ns)
-    jobs = [RoundJob(job, settings.model) for job in plan.trace.jobs]
+    jobs = [TimedJob.fixed(job, settings.model) for job in plan.trace.jobs]
     scheduler = SchedulingPolicy(in_rounds(named_scheduler(policy), round_ns), most=1)
     run = ClusterRun(jobs, cluster, _NIC_BPS, scheduler, executor, start_ns)
     run.run()
@@ -231,7 +230,7 @@ class _RecordingExecutor(RoundsExecutor):
         self.starts: list[JobStart] = []
         self._servers, self._length_ns = cluster, round_ns
 
-    def start(self, start: Start[RatedJob]) -> None:
+    def start(self, start: Start[TimedJob]) -> None:
         """See `Executor`."""
         super().start(start)
         servers = {server_name(self._servers.gpus[gpu][0], 0) for gpu in start.gpus}

@@ -8,7 +8,7 @@ from fractions import Fraction
 from bench.lab.two_tier import TwoTier
 from mltcp.core.errors import UsageError, shown
 from placement.model.throughput import BETWEEN_BYTES_PER_S, RingAllReduce, Workload
-from placement.simulator.rates.settings import RatesSettings
+from placement.simulator.rates.timed_job import RatesSettings
 from placement.traces.deadlines import DeadlineJob, DeadlineTrace
 
 SPEED = 400

@@ -20,7 +20,7 @@ from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.outcome import RatesOutcome, Span
-from placement.simulator.rates.run import rate_jobs
+from placement.simulator.rates.timed_job import timed_jobs
 from placement.traces.deadlines import DeadlineTrace
 
 
@@ -89,6 +89,6 @@ def run_live(
     ):
         executor = ElasticExecutor(engine, cluster, Path(directory) / "jobs", on_end=on_end)
         chosen = SchedulingPolicy(named_scheduler(policy), most=1)
-        jobs = rate_jobs(trace, scale.settings())
+        jobs = timed_jobs(trace, scale.settings())
         ClusterRun(jobs, cluster, scale.shape.nic.rate_bps, chosen, executor, restart_ns).run()
         return LiveRun(key, policy, tuple(executor.spans), tuple(executor.cut_short))

@@ -43,10 +43,9 @@ from placement.experiments.jobs.runs import (
 from placement.experiments.run_journal import RunJournal
 from placement.model.throughput import BETWEEN_BYTES_PER_S, INSIDE_BYTES_PER_S, RingAllReduce
 from placement.policies.schedulers.registry import NAMES
-from placement.simulator.rates.run import check_fits
-from placement.simulator.rates.settings import GPUS, NODES, RatesSettings
+from placement.simulator.rates.timed_job import GPUS, NODES, RatesSettings
 from placement.traces.deadlines import WORKLOADS, DrsMix, read
-from placement.traces.trace import left_out_document, tell_left_out
+from placement.traces.trace import check_gpus, left_out_document, tell_left_out
 
 _DEFAULT = "drs,norm,edf,fifo,themis-batch"
 _DRS = "drs"
@@ -173,7 +172,7 @@ def execute(options: argparse.Namespace) -> int:
     baseline = _baseline(options.baseline, policies)
     base, sweeps = Cell(_traces(options), settings_of(options)), _sweeps(options)
     for trace in base.traces.given if isinstance(base.traces, Given) else ():
-        check_fits(trace, base.settings.nodes * base.settings.gpus)
+        check_gpus(trace, base.settings.nodes * base.settings.gpus)
     cells = [base]
     if sweeps:
         assert isinstance(base.traces, Drawn), "_sweeps allows none with --trace"

@@ -20,7 +20,7 @@ import numpy as np
 
 from mltcp.core.errors import UsageError
 from placement.model.throughput import RingAllReduce, Workload, spread
-from placement.simulator.rates.settings import RatesSettings
+from placement.simulator.rates.timed_job import RatesSettings
 from placement.traces.deadlines import DeadlineTrace
 
 MOST_JOBS = 3000

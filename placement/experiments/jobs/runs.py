@@ -16,7 +16,7 @@ from placement.experiments.workers import Workers
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.outcome import RatesOutcome
 from placement.simulator.rates.run import run_rates
-from placement.simulator.rates.settings import RatesSettings
+from placement.simulator.rates.timed_job import RatesSettings
 from placement.traces.deadlines import DeadlineTrace, DrsMix
 
 _CHUNK = 10

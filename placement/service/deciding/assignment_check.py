@@ -60,9 +60,7 @@ def _check_layout(cluster: Cluster, view: JobView, gpus: Sequence[int]) -> None:
     """Check that the table has a row for a job of a table on these GPUs."""
     if not isinstance(view.times, TableTimed):
         return
-    counts: dict[int, int] = {}
-    for gpu in gpus:
-        counts[cluster.gpus[gpu][0]] = counts.get(cluster.gpus[gpu][0], 0) + 1
+    counts = cluster.by_node(gpus)
     layout = Layout(view.times.model_name, len(gpus), len(counts))
     if len(set(counts.values())) > 1 or layout not in view.times.model.table.samples_per_s:
         raise _infeasible(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from placement.model.cluster import links_between
+
 
 @dataclass(frozen=True)
 class TreeLink:
@@ -47,12 +49,7 @@ class NetworkTree:
 
     def between(self, servers: Iterable[str]) -> tuple[str, ...]:
         """The links that traffic among these servers uses: those with some, but not all, of the servers below them."""
-        below: dict[str, int] = {}
-        chosen = dict.fromkeys(servers)
-        for server in chosen:
-            for link in self._way(server):
-                below[link] = below.get(link, 0) + 1
-        return tuple(link for link, count in below.items() if count < len(chosen))
+        return links_between([self._way(server) for server in dict.fromkeys(servers)])
 
     def _way(self, server: str) -> tuple[str, ...]:
         """The links on the path from a server to its root."""

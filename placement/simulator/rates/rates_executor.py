@@ -17,8 +17,34 @@ from placement.model.throughput import GpusByNode, Neighbour, ThroughputModel
 from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.executor import JobEnd, Start
 from placement.simulator.rates.outcome import Span
-from placement.simulator.rates.rate_job import RatedJob
-from placement.simulator.rates.start_cost import StartCost
+from placement.simulator.rates.timed_job import TimedJob
+
+
+@dataclass(frozen=True)
+class StartCost:
+    """The cost of a start as a linear function of its GPUs: processes that start on shared cores take turns.
+
+    Attributes:
+        fixed_ns: of any start.
+        per_gpu_ns: of each GPU.
+        first: whether a job's first start costs as much as a restart; otherwise it costs nothing.
+
+    Raises:
+        UsageError: a cost is negative.
+    """
+
+    fixed_ns: int = 0
+    per_gpu_ns: int = 0
+    first: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("fixed_ns", "per_gpu_ns"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+
+    def hold_ns(self, gpus: int, restarts: int) -> int:
+        """The cost of a start on so many GPUs, after so many earlier ones."""
+        return self.fixed_ns + self.per_gpu_ns * gpus if restarts or self.first else 0
 
 
 @dataclass
@@ -36,7 +62,7 @@ class _Running:
         end_ns: when the work is done at this rate.
     """
 
-    start: Start[RatedJob]
+    start: Start[TimedJob]
     allocation: GpusByNode
     began_ns: int
     hold_ns: int
@@ -106,13 +132,18 @@ class RatesExecutor:
             self._set_rates([])
         return [JobEnd(name, self._now_ns) for name in ended]
 
-    def start(self, start: Start[RatedJob]) -> None:
+    def start(self, start: Start[TimedJob]) -> None:
         """See `Executor`."""
         hold_ns = self._hold_ns(start)
         begins_ns = self._now_ns + hold_ns
         work = Fraction(start.work)
         self._running[start.job.name] = _Running(
-            start, self._by_node(start.gpus), self._now_ns, hold_ns, begins_ns, work
+            start,
+            tuple(sorted(self._cluster.by_node(start.gpus).items())),
+            self._now_ns,
+            hold_ns,
+            begins_ns,
+            work,
         )
         self._set_rates([start.job.name])
 
@@ -138,16 +169,9 @@ class RatesExecutor:
     def decided(self, decision: Decision) -> None:
         """See `Executor`: time shifts make no difference to rates."""
 
-    def _hold_ns(self, start: Start[RatedJob]) -> int:
+    def _hold_ns(self, start: Start[TimedJob]) -> int:
         """The time for which a start holds its GPUs before the job goes on."""
         return self._start_cost.hold_ns(len(start.gpus), start.restarts)
-
-    def _by_node(self, gpus: Sequence[int]) -> GpusByNode:
-        counts: dict[int, int] = {}
-        for gpu in gpus:
-            node = self._cluster.gpus[gpu][0]
-            counts[node] = counts.get(node, 0) + 1
-        return tuple(sorted(counts.items()))
 
     def _free(self, name: str) -> None:
         job = self._running.pop(name)

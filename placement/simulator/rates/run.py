@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from mltcp.core.errors import UsageError
-from placement.model.throughput import Workload
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.outcome import RatesOutcome
-from placement.simulator.rates.rate_job import ModelTimes, RateJob
-from placement.simulator.rates.rates_executor import RatesExecutor
-from placement.simulator.rates.settings import RatesSettings
-from placement.simulator.rates.start_cost import StartCost
+from placement.simulator.rates.rates_executor import RatesExecutor, StartCost
+from placement.simulator.rates.timed_job import RatesSettings, timed_jobs
 from placement.traces.deadlines import DeadlineTrace
+from placement.traces.trace import check_gpus
 
 _NIC_BPS = 48_000_000_000
 """No job has a demand, so the rate of NICs makes no difference."""
@@ -37,35 +34,8 @@ def run_rates(
         MltcpError: jobs wait that the scheduler never places.
     """
     cluster = settings.cluster()
-    check_fits(trace, len(cluster.gpus))
+    check_gpus(trace, len(cluster.gpus))
     executor = RatesExecutor(cluster, settings.model, settings.restart_ns, start_cost)
     policy = SchedulingPolicy(scheduler, most=1)
-    ClusterRun(rate_jobs(trace, settings), cluster, _NIC_BPS, policy, executor, settings.restart_ns).run()
+    ClusterRun(timed_jobs(trace, settings), cluster, _NIC_BPS, policy, executor, settings.restart_ns).run()
     return RatesOutcome.of(trace, scheduler.name, cluster, executor.spans)
-
-
-def rate_jobs(trace: DeadlineTrace, settings: RatesSettings) -> list[RateJob]:
-    """The jobs of a trace under the throughput model; those of the same workload share their times."""
-    times: dict[Workload, ModelTimes] = {}
-    return [
-        RateJob(
-            job,
-            times.setdefault(job.workload, ModelTimes(settings.model, job.workload, settings.gpus)),
-            settings.nodes * settings.gpus,
-        )
-        for job in trace.jobs
-    ]
-
-
-def check_fits(trace: DeadlineTrace, gpus: int) -> None:
-    """Refuse a job that asks for more GPUs than there are.
-
-    Raises:
-        UsageError: there is one.
-    """
-    for index, job in enumerate(trace.jobs):
-        if job.gpus > gpus:
-            raise UsageError(
-                f"{trace.place(index)}: gpus: job {job.name!r} asks for {job.gpus} GPUs; "
-                f"expected at most the {gpus} of the cluster"
-            )

@@ -28,7 +28,7 @@ from placement.simulator.rates.compiled.world import (
     World,
 )
 from placement.simulator.rates.outcome import RatesOutcome, SpanTable
-from placement.simulator.rates.settings import RatesSettings
+from placement.simulator.rates.timed_job import RatesSettings
 from placement.traces.deadlines import DeadlineTrace
 
 _SPANS_A_JOB = 4

@@ -8,7 +8,7 @@ import numpy as np
 
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import NS_PER_S
-from placement.model.cluster import Cluster, Gpu, Server, Switch
+from placement.model.cluster import Cluster
 from placement.model.throughput_table import TableModel
 from placement.policies.schedulers.contention.new_world import new_world, trial_of
 from placement.policies.schedulers.contention.profiles import Kind, TableProfile
@@ -19,8 +19,8 @@ from placement.policies.schedulers.scheduler import Scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.rounds.loop import run
-from placement.simulator.rates.rounds.round_job import RoundJob
 from placement.simulator.rates.rounds.rounds_executor import RoundsExecutor
+from placement.simulator.rates.timed_job import TimedJob, check_nodes
 from placement.traces.contention import ContentionTrace
 
 # -- the cluster and its rounds ----------------------------------------------------------------------------------------
@@ -56,10 +56,7 @@ class RoundsSettings:
     restart_ns: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.nodes, self.gpus) < 1 or self.nodes * self.gpus > _MOST_GPUS:
-            raise UsageError(
-                f"nodes and gpus: expected 1 or more, and up to {_MOST_GPUS} GPUs, got {self.nodes} and {self.gpus}"
-            )
+        check_nodes(self.nodes, self.gpus, _MOST_GPUS)
         if not 0 < self.round_ns <= _MOST_S * NS_PER_S:
             raise UsageError(f"round_ns: expected 1 to {_MOST_S} s, got {self.round_ns}")
         if not 0 <= self.restart_ns <= _MOST_S * NS_PER_S:
@@ -67,10 +64,7 @@ class RoundsSettings:
 
     def cluster(self) -> Cluster:
         """The cluster, with a switch for each node: what schedulers call a rack is a node here."""
-        servers = tuple(Server(f"s{node}", (Gpu(),) * self.gpus, f"node{node}") for node in range(self.nodes))
-        return Cluster(
-            servers, (Switch("core"), *(Switch(f"node{node}", "core") for node in range(self.nodes)))
-        )
+        return Cluster.of_nodes(self.nodes, self.gpus)
 
 
 # -- outcomes ----------------------------------------------------------------------------------------------------------
@@ -195,7 +189,7 @@ def run_scheduler(trace: ContentionTrace, settings: RoundsSettings, scheduler: S
     trace.check_rows(settings.model.table)
     cluster = settings.cluster()
     executor = RoundsExecutor(cluster, settings.model, settings.round_ns, settings.restart_ns)
-    jobs = [RoundJob(job, settings.model) for job in trace.jobs]
+    jobs = [TimedJob.fixed(job, settings.model) for job in trace.jobs]
     policy = SchedulingPolicy(scheduler, most=1)
     done = ClusterRun(jobs, cluster, _NIC_BPS, policy, executor, settings.restart_ns)
     done.run()

@@ -13,7 +13,7 @@ from bench.workloads.ranks.place import RankPlace
 from mltcp.core.errors import MltcpError
 from placement.model.throughput import WorkerTable, Workload
 from placement.simulator.executor import Start
-from placement.simulator.rates.rate_job import ModelTimes, RateJob
+from placement.simulator.rates.timed_job import ModelTimes, TimedJob
 from placement.traces.deadlines import DeadlineJob
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("store_root")]
@@ -33,7 +33,7 @@ def store_root(tmp_path, monkeypatch):
 def rate_job(name, batches):
     workload = Workload(name, 1000, 1, 20_000_000, batches, 1)
     model = WorkerTable(((name, (1.0,) * GPUS),))
-    return RateJob(DeadlineJob(name, 0, workload, 10**18), ModelTimes(model, workload, GPUS), GPUS)
+    return TimedJob.elastic(DeadlineJob(name, 0, workload, 10**18), ModelTimes(model, workload, GPUS), GPUS)
 
 
 def description(job):

@@ -18,7 +18,7 @@ from placement.policies.schedulers.ordered.edf_late_last_node import EdfLateLast
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduler import JobView
 from placement.simulator.executor import ScheduledJob
-from placement.simulator.rates.rate_job import ModelTimes, RateJob
+from placement.simulator.rates.timed_job import ModelTimes, TimedJob
 from placement.traces.deadlines import WORKLOADS, DeadlineJob
 
 NAMED = {workload.name: workload for workload in WORKLOADS}
@@ -26,7 +26,7 @@ NAMED = {workload.name: workload for workload in WORKLOADS}
 
 def view(workload, alpha, name="j"):
     job = DeadlineJob.with_priority(name, 0, workload, Fraction(alpha))
-    return ScheduledJob(RateJob(job, ModelTimes(RingAllReduce(), workload, 4), 16)).view(0)
+    return ScheduledJob(TimedJob.elastic(job, ModelTimes(RingAllReduce(), workload, 4), 16)).view(0)
 
 
 class Linear:

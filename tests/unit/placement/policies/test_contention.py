@@ -17,8 +17,8 @@ from placement.policies.schedulers.contention.world import WAITS
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import scheduling_policy
 from placement.simulator.executor import ScheduledJob
-from placement.simulator.rates.rounds.round_job import RoundJob
 from placement.simulator.rates.rounds.run import RoundsSettings, world_of
+from placement.simulator.rates.timed_job import TimedJob
 from placement.traces.contention import ContentionMix
 
 MODEL = TableModel(published_table())
@@ -87,7 +87,7 @@ def views(now_ns, jobs, running):
     trace = ContentionMix(None, jobs=jobs).trace(0, MODEL.table)
     found = []
     for job in trace.jobs:
-        scheduled = ScheduledJob(RoundJob(job, MODEL), running.get(job.name, ()))
+        scheduled = ScheduledJob(TimedJob.fixed(job, MODEL), running.get(job.name, ()))
         found.append(scheduled.view(0, now_ns))
     return found
 

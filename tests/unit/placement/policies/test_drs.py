@@ -14,7 +14,7 @@ from placement.policies.schedulers.drs.allocation import FreeGpus
 from placement.policies.schedulers.drs.migration import by_node, migrated
 from placement.policies.schedulers.drs.scheme import decide, gains, schemes
 from placement.simulator.executor import ScheduledJob
-from placement.simulator.rates.rate_job import ModelTimes, RateJob
+from placement.simulator.rates.timed_job import ModelTimes, TimedJob
 from placement.traces.deadlines import WORKLOADS, DeadlineJob
 
 NODES = Cluster.star(4, 4)
@@ -24,7 +24,7 @@ FREE = st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(any)
 def waiting(workload, alpha, bandwidth=10):
     job = DeadlineJob.with_priority("j", 0, workload, Fraction(alpha))
     model = RingAllReduce(bandwidth * 10**9, bandwidth * 6 * 10**8)
-    return ScheduledJob(RateJob(job, ModelTimes(model, workload, 4), 16)).view(0)
+    return ScheduledJob(TimedJob.elastic(job, ModelTimes(model, workload, 4), 16)).view(0)
 
 
 JOBS = st.builds(

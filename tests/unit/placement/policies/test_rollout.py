@@ -27,8 +27,8 @@ from placement.policies.schedulers.rollout.futures import (
     take,
 )
 from placement.simulator.executor import ScheduledJob
-from placement.simulator.rates.rate_job import ModelTimes, RateJob
 from placement.simulator.rates.run import run_rates
+from placement.simulator.rates.timed_job import ModelTimes, TimedJob
 from tests.unit.placement.simulator.rates.whole_jobs import settings, traces
 
 HOUR = 3600 * 10**9
@@ -95,7 +95,9 @@ def test_a_future_is_what_a_run_of_the_base_rule_gives(trace, setup):
         efficient_options(view, view.iterations, setup.gpus, setup.nodes * setup.gpus)
         for view in (
             ScheduledJob(
-                RateJob(job, ModelTimes(setup.model, job.workload, setup.gpus), setup.nodes * setup.gpus)
+                TimedJob.elastic(
+                    job, ModelTimes(setup.model, job.workload, setup.gpus), setup.nodes * setup.gpus
+                )
             ).view(0)
             for job in trace.jobs
         )

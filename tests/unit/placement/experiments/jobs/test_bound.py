@@ -13,7 +13,7 @@ from placement.experiments.jobs.bound import bound_of, least_gpu_time, relaxed_o
 from placement.experiments.jobs.differences import rate_difference
 from placement.experiments.jobs.results import PolicyResult, TraceResult
 from placement.model.throughput import RingAllReduce
-from placement.simulator.rates.settings import RatesSettings
+from placement.simulator.rates.timed_job import RatesSettings
 from placement.traces.deadlines import WORKLOADS, DrsMix
 
 SETUP = RatesSettings(RingAllReduce())

@@ -13,7 +13,7 @@ from placement.simulator.rates.compiled.migration import scaled_up
 from placement.simulator.rates.compiled.run import RULES, compiles, run_compiled
 from placement.simulator.rates.outcome import SpanTable, numbered_spans
 from placement.simulator.rates.run import run_rates
-from placement.simulator.rates.settings import RatesSettings
+from placement.simulator.rates.timed_job import RatesSettings
 from placement.traces.deadlines import DrsMix
 from tests.unit.placement.simulator.long_tests import everything
 from tests.unit.placement.simulator.rates.whole_jobs import S, check_gpus, settings, traces

@@ -13,7 +13,7 @@ from placement.experiments.jobs.bound import bound_of
 from placement.model.throughput import ParameterServer, RingAllReduce, Workload
 from placement.policies.schedulers.registry import SCHEDULERS, named_scheduler
 from placement.simulator.rates.run import run_rates
-from placement.simulator.rates.settings import RatesSettings
+from placement.simulator.rates.timed_job import RatesSettings
 from placement.traces.deadlines import DeadlineJob, DeadlineTrace
 from tests.unit.placement.simulator.rates.whole_jobs import (
     ALPHAS,

@@ -16,7 +16,7 @@ from placement.policies.schedulers.response.jsq_chunk import JsqChunk
 from placement.simulator.rates.response.run import run_response
 from placement.simulator.rates.response.settings import ResponseSettings
 from placement.simulator.rates.run import run_rates
-from placement.simulator.rates.settings import RatesSettings
+from placement.simulator.rates.timed_job import RatesSettings
 from placement.traces.async_sgd import SETS, AsyncTrace, draw_trace
 
 FREE, CHARGED = (ParameterServer(server_node=node) for node in ServerNode)

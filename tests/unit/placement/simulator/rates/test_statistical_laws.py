@@ -9,7 +9,7 @@ import pytest
 from placement.experiments.jobs.runs import run_trace
 from placement.model.throughput import RingAllReduce
 from placement.simulator.rates.compiled.run import RULES
-from placement.simulator.rates.settings import RatesSettings
+from placement.simulator.rates.timed_job import RatesSettings
 from placement.traces.deadlines import DeadlineJob, DrsMix
 from tests.unit.placement.simulator.rates.whole_jobs import DEADLINE_SCHEDULERS
 

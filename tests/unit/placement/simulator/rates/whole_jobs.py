@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import strategies as st
 
 from placement.model.throughput import RingAllReduce, Workload
-from placement.simulator.rates.settings import RatesSettings
+from placement.simulator.rates.timed_job import RatesSettings
 from placement.traces.deadlines import DeadlineJob, DeadlineTrace
 
 S = 10**9
