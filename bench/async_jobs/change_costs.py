@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from placement.model.cluster import Cluster
 from placement.model.throughput import ThroughputModel
 from placement.simulator.executor import Start
-from placement.simulator.rates.rates_executor import RatesExecutor
+from placement.simulator.rates.run import RatesExecutor
 from placement.simulator.rates.timed_job import TimedJob
 
 

@@ -20,7 +20,7 @@ from placement.experiments.run_journal import RunJournal
 from placement.model.throughput import WorkerTable
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.outcome import RatesOutcome
-from placement.simulator.rates.rates_executor import RatesExecutor
+from placement.simulator.rates.run import RatesExecutor
 from placement.simulator.rates.timed_job import timed_jobs
 from placement.traces.deadlines import DeadlineTrace
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import BYTES_PER_PARAMETER, NS_PER_S
@@ -84,7 +84,6 @@ class ThroughputModel(Protocol):
     @property
     def uses_neighbours(self) -> bool:
         """Whether speeds depend on the jobs that run at the same time."""
-        ...
 
     def samples_per_ns(
         self, workload: Workload, allocation: GpusByNode, neighbours: Sequence[Neighbour] = ()
@@ -97,7 +96,6 @@ class ThroughputModel(Protocol):
             neighbours: the other jobs that run; empty for an otherwise idle cluster, and if the model does not use
                 them.
         """
-        ...
 
 
 def gpus_of(allocation: GpusByNode) -> int:
@@ -149,10 +147,7 @@ class RingAllReduce:
             if getattr(self, name) < 1:
                 raise UsageError(f"{name}: expected 1 or more, got {getattr(self, name)}")
 
-    @property
-    def uses_neighbours(self) -> bool:
-        """No."""
-        return False
+    uses_neighbours: ClassVar[bool] = False
 
     def samples_per_ns(
         self, workload: Workload, allocation: GpusByNode, neighbours: Sequence[Neighbour] = ()
@@ -225,10 +220,7 @@ class ParameterServer:
         if self.server_node not in list(ServerNode):
             raise UsageError(f"server_node: expected {', '.join(ServerNode)}, got {shown(self.server_node)}")
 
-    @property
-    def uses_neighbours(self) -> bool:
-        """No."""
-        return False
+    uses_neighbours: ClassVar[bool] = False
 
     def samples_per_ns(
         self, workload: Workload, allocation: GpusByNode, neighbours: Sequence[Neighbour] = ()
@@ -278,10 +270,7 @@ class WorkerTable:
             if not rates or not all(0 < rate < _PS_PER_S for rate in rates):
                 raise UsageError(f"rates of {name}: expected numbers above 0, got {shown(str(rates))}")
 
-    @property
-    def uses_neighbours(self) -> bool:
-        """No."""
-        return False
+    uses_neighbours: ClassVar[bool] = False
 
     def of(self, name: str) -> tuple[float, ...]:
         """X(1), X(2), ... of a workload.

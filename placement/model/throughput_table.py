@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import ClassVar, Literal, NamedTuple, TypeVar
 
 from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import UsageError, shown
@@ -198,10 +198,7 @@ class TableModel:
                 f"combination: expected {', '.join(COMBINATIONS)}, got {shown(self.combination)}"
             )
 
-    @property
-    def uses_neighbours(self) -> bool:
-        """Yes."""
-        return True
+    uses_neighbours: ClassVar[bool] = True
 
     def samples_per_ns(
         self, workload: Workload, allocation: GpusByNode, neighbours: Sequence[Neighbour] = ()

@@ -26,51 +26,41 @@ class ClusterJob(Protocol):
     @property
     def name(self) -> str:
         """Unique in its trace."""
-        ...
 
     @property
     def arrival_ns(self) -> int:
         """Since the beginning of the trace."""
-        ...
 
     @property
     def workers(self) -> int:
         """The number of GPUs that it asks for."""
-        ...
 
     @property
     def min_workers(self) -> int:
         """The fewest that it can run on."""
-        ...
 
     @property
     def max_workers(self) -> int:
         """The most that it can use."""
-        ...
 
     @property
     def iterations(self) -> int | Fraction:
         """Its work, in iterations with `workers` workers."""
-        ...
 
     @property
     def noise_scale(self) -> float:
         """See `JobView.noise_scale`."""
-        ...
 
     @property
     def deadline_ns(self) -> int | None:
         """When it is to have ended, since the beginning of the trace; None if it has no deadline."""
-        ...
 
     @property
     def times(self) -> IterationTimes:
         """Its iteration times as a scheduler knows them."""
-        ...
 
     def phases(self, workers: int) -> Sequence[Phase]:
         """The demand of an iteration with so many workers; empty if it is not known."""
-        ...
 
 
 Job = TypeVar("Job", bound=ClusterJob)
@@ -198,30 +188,24 @@ class Executor(Protocol[Job]):
     @property
     def now_ns(self) -> int:
         """The current time."""
-        ...
 
     def run(self, until_ns: int | None) -> Sequence[JobEnd]:
         """Advance to a time, or until jobs end before it; with None, until jobs end.
 
         All jobs that end at the moment at which it returns are reported. None is only passed while a job runs.
         """
-        ...
 
     def start(self, start: Start[Job]) -> None:
         """Start a job that does not run, on GPUs that are free."""
-        ...
 
     def stop(self, job: str) -> None:
         """Stop a job that runs, and free its GPUs. An iteration that it has not finished is lost."""
-        ...
 
     def work_done(self, job: str) -> float | Fraction:
         """The work that a running job has done since its last start."""
-        ...
 
     def decided(self, decision: Decision) -> None:
         """Apply what a decision says beyond GPUs (time shifts), after all of its starts and stops."""
-        ...
 
 
 @runtime_checkable
@@ -230,4 +214,3 @@ class ObservesRatios(Protocol):
 
     def ratio(self, job: str) -> float:
         """The throughput of a running job relative to that without neighbours, just before now; 1 at first."""
-        ...

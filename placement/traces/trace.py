@@ -48,12 +48,10 @@ class ArrivingJob(Protocol):
     @property
     def name(self) -> str:
         """Unique in its trace."""
-        ...
 
     @property
     def arrival_ns(self) -> int:
         """Since the beginning of the trace."""
-        ...
 
 
 J = TypeVar("J", bound=ArrivingJob)

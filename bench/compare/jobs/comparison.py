@@ -16,8 +16,7 @@ from placement.experiments.jobs.results import PolicyResult, TraceResult
 from placement.experiments.run_journal import RunJournal
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.outcome import RatesOutcome, Span
-from placement.simulator.rates.rates_executor import StartCost
-from placement.simulator.rates.run import run_rates
+from placement.simulator.rates.run import StartCost, run_rates
 from placement.traces.deadlines import DeadlineTrace
 
 

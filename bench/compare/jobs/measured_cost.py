@@ -11,7 +11,7 @@ from typing import Any
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import NS_PER_S, parse_number
-from placement.simulator.rates.rates_executor import StartCost
+from placement.simulator.rates.run import StartCost
 
 _FIELD = "--restart-cost"
 

@@ -19,8 +19,7 @@ from placement.experiments.comparison import PolicyComparison
 from placement.experiments.policy_name import PolicyName, SimulationModel, parse_policies
 from placement.experiments.report import print_comparison
 from placement.experiments.setting import Setting
-from placement.traces.job_trace import check_fits
-from placement.traces.mix import JOBS, SCALES, scaled
+from placement.traces.job_trace import JOBS, SCALES, check_fits, scaled
 from placement.traces.read import FORMATS, read
 from placement.traces.trace import left_out_document, tell_left_out
 

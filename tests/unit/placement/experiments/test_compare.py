@@ -26,8 +26,7 @@ from placement.experiments.setting import Setting
 from placement.experiments.statistics import paired
 from placement.experiments.workers import Workers
 from placement.model.cluster import Cluster, Gpu
-from placement.traces.job_trace import JobTrace
-from placement.traces.mix import fresh, scaled
+from placement.traces.job_trace import JobTrace, fresh, scaled
 
 pytestmark = pytest.mark.slow
 

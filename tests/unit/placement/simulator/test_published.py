@@ -19,8 +19,7 @@ from placement.simulator.published import placing
 from placement.simulator.published import simulation as published
 from placement.simulator.published.simulation import run_to_end
 from placement.simulator.published.state import ADA_DUAL, PlacementRule, PublishedRules, initial_state
-from placement.traces.job_trace import PUBLISHED
-from placement.traces.mix import fresh
+from placement.traces.job_trace import PUBLISHED, fresh
 from tests.unit.placement.simulator.long_tests import ALL, everything
 from tests.unit.placement.simulator.published_reference import Reference
 

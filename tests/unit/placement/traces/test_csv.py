@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mltcp.core.errors import UsageError
 from placement.model.job import Job, Model
 from placement.model.table_reader import Source
-from placement.traces import csv, mix
+from placement.traces import csv, job_trace
 from placement.traces.job_trace import PAPER, PUBLISHED, JobTrace
 from placement.traces.read import read
 
@@ -174,7 +174,7 @@ def test_rounded_seconds_beside_exact_milliseconds():
 
 
 def test_the_order_of_lines_does_not_matter():
-    lines = csv.written(mix.fresh(3, 10)).splitlines()
+    lines = csv.written(job_trace.fresh(3, 10)).splitlines()
     shuffled = [lines[0], *sorted(lines[1:], key=lambda line: line[::-1])]
     assert shuffled != lines
     assert parse("\n".join(shuffled)) == parse("\n".join(lines))
@@ -214,7 +214,7 @@ def test_iterations_that_are_not_whole_at_the_papers_scale_cannot_be_written():
 
 
 def test_write(tmp_path):
-    trace = mix.fresh(0, 10)
+    trace = job_trace.fresh(0, 10)
     path = tmp_path / f"{trace.name}.csv"
     csv.write(trace, path)
     assert path.read_bytes() == csv.written(trace).encode()

@@ -10,13 +10,13 @@ from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster, Gpu, Server
 from placement.model.job import Job
 from placement.model.table_reader import Source
-from placement.traces import csv, mix
+from placement.traces import csv, job_trace
 from placement.traces.job_trace import PUBLISHED, JobTrace, check_fits
 from placement.traces.read import FORMATS, guess, read
 
 DATA = Path(__file__).parents[1] / "data"
 SAMPLES = {
-    "t.csv": "\n".join(csv.written(mix.scaled(6, 1)).splitlines()).encode(),
+    "t.csv": "\n".join(csv.written(job_trace.scaled(6, 1)).splitlines()).encode(),
     "philly.json": (DATA / "philly_cluster_job_log.json").read_bytes(),
     "pai_job_table.csv": (DATA / "pai_job_table.csv").read_bytes(),
     "pai_task_table.csv": (DATA / "pai_task_table.csv").read_bytes(),
@@ -134,9 +134,9 @@ def test_traces_that_cannot_be():
 
 
 def test_a_trace_that_fits():
-    check_fits(mix.fresh(0), Cluster.star(16, 4))
-    check_fits(mix.fresh(0), Cluster.star(8, 4))
-    assert mix.fresh(0).seconds_per_simulated_s == Fraction(1)
+    check_fits(job_trace.fresh(0), Cluster.star(16, 4))
+    check_fits(job_trace.fresh(0), Cluster.star(8, 4))
+    assert job_trace.fresh(0).seconds_per_simulated_s == Fraction(1)
 
 
 def test_a_job_larger_than_the_cluster():

@@ -17,7 +17,7 @@ from bench.lab.two_tier import TwoTier
 from mltcp.core.errors import UsageError
 from placement.experiments.jobs.kept import kept_runs
 from placement.model.throughput import RingAllReduce
-from placement.simulator.rates.rates_executor import StartCost
+from placement.simulator.rates.run import StartCost
 from placement.traces.deadlines import WORKLOADS, DeadlineJob, DeadlineTrace, DrsMix, read
 
 S = 10**9
