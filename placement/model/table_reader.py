@@ -232,11 +232,11 @@ class Columns:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, header: Record, known: Sequence[str] = ()) -> Self:
+    def of(cls, header: Record, known: Sequence[str] = (), needed: Sequence[str] = ()) -> Self:
         """Read the names, in any order and with spaces around them.
 
         Raises:
-            UsageError: a name is not among those known, if any are given, or there twice.
+            UsageError: a name is not among those known, if any are given, or there twice; or one needed is missing.
         """
         names = tuple(name.strip() for name in header.fields)
         for name in names:
@@ -244,7 +244,9 @@ class Columns:
                 raise fault(header.place, "columns", f"{shown(name)} is unknown", ", ".join(known))
             if names.count(name) > 1:
                 raise fault(header.place, name, "is there twice", "each column once")
-        return cls(header.place, names)
+        columns = cls(header.place, names)
+        columns.need(needed, ", ".join(known or needed))
+        return columns
 
     def need(self, needed: Sequence[str], expected: str) -> None:
         """Refuse a table without a column.
@@ -279,7 +281,6 @@ def read_rows(path: Path, needed: Sequence[str]) -> Iterator[dict[str, Field]]:
         UsageError: it cannot be read, is no table, a column is missing, or a line has too few or too many fields.
     """
     records = Source.load(path).records()
-    columns = Columns.of(next(records))
-    columns.need(needed, ", ".join(needed))
+    columns = Columns.of(next(records), needed=needed)
     for record in records:
         yield columns.fields(record)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import BYTES_PER_PARAMETER, NS_PER_S
-from placement.model.table_reader import MOST, Columns, Field, Record, Source, fault
+from placement.model.table_reader import MOST, Columns, Field, Source, fault
 from placement.model.throughput import Workload
 from placement.traces.deadlines import DeadlineJob, DeadlineTrace
 from placement.traces.trace import JobSieve, LeftOut, read_jobs
@@ -150,7 +151,8 @@ def read_trace(path: Path, models: tuple[Workload, ...]) -> AsyncTrace:
     source = Source.load(path)
     numbers = {model.name: number for number, model in enumerate(models)}
     sieve = JobSieve()
-    rows = [row for row, _ in read_jobs(source, _columns, lambda fields: _job(fields, numbers), sieve)]
+    columns = partial(Columns.of, known=COLUMNS, needed=COLUMNS)
+    rows = [row for row, _ in read_jobs(source, columns, lambda fields: _job(fields, numbers), sieve)]
     if len(rows) > MOST_JOBS:
         raise fault(source.place(1), "file", f"{len(rows)} jobs follow", f"1 to {MOST_JOBS}")
     rows.sort(key=lambda row: row[0])
@@ -163,12 +165,6 @@ def read_trace(path: Path, models: tuple[Workload, ...]) -> AsyncTrace:
         np.array(epochs),
         left_out=sieve.result(),
     )
-
-
-def _columns(header: Record) -> Columns:
-    columns = Columns.of(header, COLUMNS)
-    columns.need(COLUMNS, ", ".join(COLUMNS))
-    return columns
 
 
 def _job(fields: Mapping[str, Field], numbers: Mapping[str, int]) -> tuple[float, int, float]:

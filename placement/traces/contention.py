@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import NS_PER_S
-from placement.model.table_reader import MOST, Columns, Field, Record, Source
+from placement.model.table_reader import MOST, Columns, Field, Source
 from placement.model.throughput_table import SensitivityTable
 from placement.traces.trace import JobSieve, Trace, read_jobs
 
@@ -87,14 +88,9 @@ def read_trace(given: str, table: SensitivityTable) -> ContentionTrace:
     path = SETS / f"{given}.csv" if given in SHIPPED else Path(given)
     source = Source.load(path)
     sieve = JobSieve()
-    jobs = read_jobs(source, _columns, lambda fields: _job(fields, table), sieve, lambda job: job.name)
+    columns = partial(Columns.of, known=COLUMNS, needed=COLUMNS[:-1])
+    jobs = read_jobs(source, columns, lambda fields: _job(fields, table), sieve, lambda job: job.name)
     return ContentionTrace.of(source.name, jobs, sieve.result())
-
-
-def _columns(header: Record) -> Columns:
-    columns = Columns.of(header, COLUMNS)
-    columns.need(COLUMNS[:-1], ", ".join(COLUMNS))
-    return columns
 
 
 def _job(fields: Mapping[str, Field], table: SensitivityTable) -> ContentionJob:
