@@ -85,7 +85,7 @@ def parse(jobs: Source, tasks: Source, models: Mapping[str, Model] = PUBLISHED) 
     for record, columns in _records(jobs, JOB_COLUMNS):
         with sieve.faults():
             fields = columns.fields(record)
-            name = _name(fields)
+            name = fields["job_name"].word()
             listed.add(name)
             if sieve.is_new(name):
                 entry = _entry(name, record.place, _time_ns(fields["start_time"]), tasks_of.get(name))
@@ -155,7 +155,7 @@ def _tasks(source: Source, sieve: JobSieve) -> dict[str, _Tasks]:
     for record, columns in _records(source, TASK_COLUMNS):
         with sieve.faults():
             fields = columns.fields(record)
-            name, task_name = _name(fields), fields["task_name"].word()
+            name, task_name = fields["job_name"].word(), fields["task_name"].word()
             if (name, task_name) not in listed:
                 listed.add((name, task_name))
                 tasks_of[name] = tasks_of.get(name, _Tasks(0, None, None)).with_more(_task(fields))
@@ -201,10 +201,6 @@ def _records(source: Source, expected: tuple[str, ...]) -> Iterator[tuple[Record
         yield first, columns
     for record in records:
         yield record, columns
-
-
-def _name(fields: Mapping[str, Field]) -> str:
-    return fields["job_name"].word()
 
 
 def _time_ns(field: Field) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from mltcp.core.demand import Demand, Phase
@@ -49,7 +49,7 @@ def poisson(seed: int, *, jobs: int = 60, load: float = 0.9, gpus: int = GPUS) -
     between_ns = busy_ns / (load * gpus)
     arrival_ns, placed = 0, []
     for job in drawn:
-        placed.append(_at(job, arrival_ns))
+        placed.append(replace(job, arrival_ns=arrival_ns))
         arrival_ns += round(draw.expovariate(1 / between_ns) / NS_PER_MS) * NS_PER_MS
     source = f"4.5.1: Poisson arrivals, load {load:g}, seed {seed}"
     return JobSet(f"poisson-{seed}", source, CAPACITY_GBPS, tuple(placed))
@@ -110,10 +110,6 @@ def _job(
         batch=batch,
         noise_scale=network.noise_scale,
     )
-
-
-def _at(job: TracedJob, arrival_ns: int) -> TracedJob:
-    return TracedJob(**{**job.__dict__, "arrival_ns": arrival_ns})
 
 
 # -- the networks of Table 4.2 -----------------------------------------------------------------------------------------
@@ -190,11 +186,7 @@ def _stepped_ns(time_ns: float) -> int:
     return int(-(-time_ns // step)) * step
 
 
-def _networks(*networks: ProfiledNetwork) -> Mapping[str, ProfiledNetwork]:
-    return MappingProxyType({network.name: network for network in networks})
-
-
-NETWORKS: Mapping[str, ProfiledNetwork] = _networks(
+_TABLE = (
     ProfiledNetwork("VGG11", "data", 507, 38, (1024, 1400), 140),
     ProfiledNetwork("VGG16", "data", 528, 38, (1024, 1400), 120),
     ProfiledNetwork("VGG19", "data", 549, 38, (1024, 1400), 150),
@@ -211,4 +203,5 @@ NETWORKS: Mapping[str, ProfiledNetwork] = _networks(
     ProfiledNetwork("GPT3", "model", 1952, 25, (16, 32), 0, ((40, 150, 25), (20, 210, 25))),
     ProfiledNetwork("DLRM", "model", 890, 45, (1024,), 0, ((300, 180, 45), (320, 200, 45))),
 )
+NETWORKS: Mapping[str, ProfiledNetwork] = MappingProxyType({network.name: network for network in _TABLE})
 """The networks of Table 4.2; where it gives a range of sizes, the least."""

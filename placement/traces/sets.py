@@ -36,17 +36,8 @@ _MOST_GBPS = 10**6
 _SHIPPED = "sets"
 _SET_FIELDS = ("name", "source", "capacity_gbps", "jobs")
 _JOB_FIELDS = (
-    "name",
-    "workers",
-    "iterations",
-    "arrival_s",
-    "phases",
-    "model",
-    "batch",
-    "min_workers",
-    "max_workers",
-    "noise_scale",
-    "deadline_s",
+    *("name", "workers", "iterations", "arrival_s", "phases", "model", "batch"),
+    *("min_workers", "max_workers", "noise_scale", "deadline_s"),
 )
 
 
@@ -125,25 +116,22 @@ class TracedJob:
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
-        found: dict[str, Any] = {
+        always = {
             "name": self.name,
             "workers": self.workers,
             "iterations": self.iterations,
             "arrival_s": self.arrival_ns / 1e9,
         }
-        if self.model:
-            found["model"] = self.model
-        if self.batch:
-            found["batch"] = self.batch
-        if self.min_workers != self.workers:
-            found["min_workers"] = self.min_workers
-        if self.max_workers != self.workers:
-            found["max_workers"] = self.max_workers
-        if self.noise_scale != NOISE_SCALE:
-            found["noise_scale"] = self.noise_scale
-        if self.deadline_ns is not None:
-            found["deadline_s"] = self.deadline_ns / 1e9
-        return {**found, **demand_document(self.demand)}
+        unless_default: dict[str, tuple[Any, Any]] = {
+            "model": (self.model, ""),
+            "batch": (self.batch, 0),
+            "min_workers": (self.min_workers, self.workers),
+            "max_workers": (self.max_workers, self.workers),
+            "noise_scale": (self.noise_scale, NOISE_SCALE),
+            "deadline_s": (None if self.deadline_ns is None else self.deadline_ns / 1e9, None),
+        }
+        given = {name: value for name, (value, default) in unless_default.items() if value != default}
+        return {**always, **given, **demand_document(self.demand)}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.model.service_times import LinkSharing, ServiceTimes
-from tests.unit.placement.model.parameter_server.strategies import SERVICES
+from tests.unit.placement.model.queueing_strategies import SERVICES
 
 TIMES = {"worker_s": 0.029, "uplink_s": 0.072, "server_s": 0.018, "downlink_s": 0.072}
 

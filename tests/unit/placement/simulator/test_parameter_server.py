@@ -9,7 +9,7 @@ from mltcp.core.errors import UsageError
 from placement.model.queueing import solve_mixture, throughput, throughput_bound
 from placement.model.service_times import ServiceTimes
 from placement.simulator.parameter_server import NetworkSettings, Sizes, simulate_network
-from tests.unit.placement.model.parameter_server.strategies import random_services
+from tests.unit.placement.model.queueing_strategies import random_services
 
 PAGE_8_MB = ServiceTimes(0.029, 0.072, 0.018, 0.072)
 SIZES = (Sizes.EXPONENTIAL, Sizes.ERLANG, Sizes.HYPEREXPONENTIAL)

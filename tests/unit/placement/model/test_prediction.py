@@ -16,7 +16,7 @@ from placement.model.queueing import (
     throughputs,
 )
 from placement.model.service_times import LinkSharing, ServiceTimes
-from tests.unit.placement.model.parameter_server.strategies import SERVICES, convolution, random_services
+from tests.unit.placement.model.queueing_strategies import SERVICES, convolution, random_services
 
 DENSE_8_MB = ServiceTimes(0.029, 0.072, 0.018, 0.072)
 """The paper's 8 MB model (Fig. 7)."""

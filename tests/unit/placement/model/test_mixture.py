@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mltcp.core.errors import UsageError
 from placement.model.queueing import Method, solve_mixture, throughput
 from placement.model.service_times import ServiceTimes
-from tests.unit.placement.model.parameter_server.strategies import SERVICES, random_services
+from tests.unit.placement.model.queueing_strategies import SERVICES, random_services
 
 METHODS = st.sampled_from([Method.EXACT, Method.APPROXIMATE, Method.HYBRID])
 MIXTURES = st.lists(st.tuples(SERVICES, st.integers(1, 4)), min_size=1, max_size=4)
