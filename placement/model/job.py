@@ -87,8 +87,6 @@ class Job:
 
 
 # -- all-reduces -------------------------------------------------------------------------------------------------------
-# The paper is "Communication Contention Aware Scheduling of Multiple Deep Learning Training Jobs" (Wang, Shi, Wang,
-# Chu); the equations and tables of this room are its, unless another is named.
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,7 @@ class Method(StrEnum):
 
     @property
     def recursion(self) -> int:
-        """The number of the recursion in `recursions`."""
+        """The number of the recursion."""
         numbers = {Method.EXACT: EXACT, Method.HYBRID: HYBRID}
         return numbers.get(self, APPROXIMATE)
 

@@ -139,9 +139,6 @@ class ScheduledJob(Generic[Job]):
 
 
 # -- the executor ------------------------------------------------------------------------------------------------------
-# `ClusterRun` decides when to ask the scheduler and which jobs start and stop; an executor keeps the time, runs the
-# jobs that were started, and reports their ends. Work is counted in iterations of the trace with as many workers as
-# the job asked for, so that it means the same whatever the number of workers, and in every executor.
 
 _ROUNDING = 1e-6
 

@@ -157,8 +157,6 @@ def rules_of(placement: str, kappa: int, communication: str) -> tuple[PlacementR
 
 
 # -- the state ---------------------------------------------------------------------------------------------------------
-# Times are in steps of a millisecond, sizes in MB, as in the published code. Jobs are numbered in the order of their
-# arrivals and then of their numbers in the trace; GPUs server by server.
 
 NEVER = np.iinfo(np.int64).max
 

@@ -25,8 +25,6 @@ from placement.traces.deadlines import DeadlineTrace
 from placement.traces.trace import check_gpus
 
 # -- the executor ------------------------------------------------------------------------------------------------------
-# Times are whole nanoseconds and work is exact, so that a run can be repeated to the nanosecond. A job ends at the
-# first whole nanosecond at which its work is done. A restart holds the GPUs for a fixed time before the job goes on.
 
 
 @dataclass(frozen=True)
