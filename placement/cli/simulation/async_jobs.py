@@ -172,8 +172,8 @@ def _document(
 
 
 def _settings(options: argparse.Namespace) -> ResponseSettings:
+    from placement.model.parameter_server import ParameterServer, ServerNode
     from placement.model.queueing import Method  # compiled: slow to import
-    from placement.model.throughput import ParameterServer, ServerNode
 
     model = ParameterServer(
         method=Method(options.throughput or METHODS[0]),

@@ -4,8 +4,8 @@ import pytest
 
 from placement.cli import main as cli
 from placement.cli.simulation.async_jobs import METHODS, SERVER_NODES
+from placement.model.parameter_server import ServerNode
 from placement.model.queueing import Method
-from placement.model.throughput import ServerNode
 
 HEADER = "arrival_units,model,epochs\n"
 

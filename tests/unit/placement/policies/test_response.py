@@ -9,8 +9,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
+from placement.model.parameter_server import ParameterServer, ServerNode
 from placement.model.queueing import Method
-from placement.model.throughput import ParameterServer, ServerNode
 from placement.policies.schedulers.response.filling import fill_marginal, fill_shortest
 from placement.policies.schedulers.response.he_srpt import fitted_power, power_shares
 from placement.policies.schedulers.response.hull import hull_of

@@ -6,7 +6,7 @@ import pytest
 from placement.experiments.response.figures import FIGURES, cells_of, figure_document
 from placement.experiments.response.results import PolicyResult, TraceResult, best, half_interval_of_batches
 from placement.experiments.response.runs import Comparison, DrawnTraces, result_of, run_tasks
-from placement.model.throughput import ParameterServer
+from placement.model.parameter_server import ParameterServer
 from placement.policies.schedulers.response.catalogue import Settings
 from placement.simulator.rates.response.outcome import ResponseOutcome
 from placement.simulator.rates.response.settings import ResponseSettings

@@ -10,7 +10,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from placement.experiments.jobs.bound import bound_of
-from placement.model.throughput import ParameterServer, RingAllReduce, Workload
+from placement.model.parameter_server import ParameterServer
+from placement.model.throughput import RingAllReduce, Workload
 from placement.policies.schedulers.registry import SCHEDULERS, named_scheduler
 from placement.simulator.rates.run import run_rates
 from placement.simulator.rates.timed_job import RatesSettings

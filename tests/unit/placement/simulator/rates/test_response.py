@@ -10,7 +10,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput import ParameterServer, RingAllReduce, ServerNode
+from placement.model.parameter_server import ParameterServer, ServerNode
+from placement.model.throughput import RingAllReduce
 from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS, Settings
 from placement.policies.schedulers.response.jsq_chunk import JsqChunk
 from placement.simulator.rates.response.run import run_response
