@@ -15,8 +15,8 @@ from bench.lab.processors import BUSY
 from bench.workloads.parameter_server.log import CycleTimes
 from mltcp.core.errors import MltcpError
 from placement.experiments.service_profile import ServiceProfile
-from placement.model.parameter_server.prediction import Method, throughput_bound, throughputs
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.queueing import Method, throughput_bound, throughputs
+from placement.model.service_times import ServiceTimes
 
 METHODS = (Method.EXACT, Method.APPROXIMATE, Method.HYBRID)
 

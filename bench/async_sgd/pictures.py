@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from bench.async_sgd.comparison import METHODS, AsyncCell, ControlComparison
 from bench.async_sgd.run import AsyncRun
 from bench.compare.results.journal import writable
-from placement.model.parameter_server.prediction import Method
+from placement.model.queueing import Method
 from placement.plots.style import INK, JOB_COLOURS, MUTED, POLICY_COLOURS, framed, write
 
 _PANELS = 3

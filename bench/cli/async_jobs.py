@@ -28,9 +28,8 @@ from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import parse_number
 from placement.experiments.run_journal import kept_runs
 from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS
-from placement.traces.async_sgd.table import read_trace
-from placement.traces.async_sgd.trace import draw_trace
-from placement.traces.left_out import tell_left_out
+from placement.traces.async_sgd import draw_trace, read_trace
+from placement.traces.trace import tell_left_out
 
 POLICIES = "hell+fill,equi,srpt"
 CONTROLS = ("cubic", "reno", "bbr")

@@ -18,7 +18,7 @@ from bench.workloads.parameter_server.job import add_work, shares_of, work_of
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
 from placement.experiments.service_profile import profile as capture_profile
-from placement.model.parameter_server.service_document import load_service
+from placement.model.service_times import load_service
 
 _CONTROLS = "cubic,reno,bbr,mltcp_reno,mltcp_cubic,mltcp_dctcp"
 _EXAMPLES = """\

@@ -16,9 +16,9 @@ from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import parse_number
-from placement.model.throughput.table import COMBINATIONS
-from placement.traces.contention.trace import ContentionTrace
-from placement.traces.deadlines.trace import DeadlineTrace
+from placement.model.throughput_table import COMBINATIONS
+from placement.traces.contention import ContentionTrace
+from placement.traces.deadlines import DeadlineTrace
 
 if TYPE_CHECKING:
     from bench.live_jobs.contention import ContentionComparison
@@ -98,7 +98,7 @@ def is_contention(trace: str | None) -> bool:
 
 def is_whole_jobs(trace: str | None) -> bool:
     """Whether the argument of --trace is a table of whole jobs with deadlines."""
-    from placement.traces.deadlines.table import is_table
+    from placement.traces.deadlines import is_table
 
     return trace is not None and is_table(Path(trace))
 
@@ -117,17 +117,15 @@ def _execute_jobs(options: argparse.Namespace) -> int:
     )
     from placement.experiments.run_journal import kept_runs
     from placement.policies.schedulers.registry import NAMES
-    from placement.simulator.rates.run import check_fits
-    from placement.traces.deadlines.drs import WORKLOADS, DrsMix
-    from placement.traces.deadlines.read import read
-    from placement.traces.left_out import left_out_document, tell_left_out
+    from placement.traces.deadlines import WORKLOADS, DrsMix, read
+    from placement.traces.trace import check_gpus, left_out_document, tell_left_out
 
     policies = parse_names(options.policies, lambda name: str(NAMES.parse(name)))
     trace = read(Path(options.trace), WORKLOADS, DrsMix())
     tell_left_out("mltcp-bench", trace)
     trace = _first(options, trace)
     scale = scale_of(options)
-    check_fits(trace, scale.shape.racks * scale.shape.slots)
+    check_gpus(trace, scale.shape.racks * scale.shape.slots)
     plan = JobsPlan(scale.trace(trace), policies, scale, parse_start_cost(options.restart_cost))
     total = len(plan.policies) * len(plan.trace.jobs)
     with kept_runs(options.output, LiveRun.from_line) as journal, progress_bar(total) as bar:
@@ -152,10 +150,10 @@ def _execute_contention(options: argparse.Namespace) -> int:
     from bench.live_jobs.contention import RoundsPlan, compare_contention
     from bench.live_jobs.contention_table import nominal_table, points
     from mltcp.core.atomic_files import write_atomically
-    from placement.model.throughput.table import read_table
+    from placement.model.throughput_table import read_table
     from placement.policies.schedulers.registry import NAMES
-    from placement.traces.contention.trace import read_trace
-    from placement.traces.left_out import tell_left_out
+    from placement.traces.contention import read_trace
+    from placement.traces.trace import tell_left_out
 
     policies = parse_names(options.policies, lambda name: str(NAMES.parse(name)))
     table = None if options.table is None else read_table(options.table)

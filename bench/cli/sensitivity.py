@@ -18,7 +18,7 @@ from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from mltcp.core.subcommands import add_command
-from placement.model.throughput.table import published_table
+from placement.model.throughput_table import published_table
 
 _POLICIES = "cubic,mltcp_cubic"
 _EXAMPLES = """\

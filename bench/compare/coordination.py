@@ -32,7 +32,7 @@ from placement.client.client import Client
 from placement.gate import messages
 from placement.gate.messages import GateJob, GateLinks, job_document
 from placement.model.cluster import Cluster
-from placement.model.contention import Contention
+from placement.model.job import Contention
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import profile_message
 

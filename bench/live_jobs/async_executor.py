@@ -21,8 +21,8 @@ from bench.workloads.place import RankPlace
 from mltcp.core.errors import MltcpError
 from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.cluster_run import JobEnd, Start
-from placement.simulator.rates.rate_job import RateJob
-from placement.simulator.rates.span import Span
+from placement.simulator.rates.outcome import Span
+from placement.simulator.rates.timed_job import TimedJob
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class _Slot:
 class _Held:
     """The GPUs of a job since its last start."""
 
-    start: Start[RateJob]
+    start: Start[TimedJob]
     start_ns: int
 
 
@@ -162,7 +162,7 @@ class MalleableExecutor:
 
     def __init__(
         self,
-        description: Callable[[RateJob], AsyncJob],
+        description: Callable[[TimedJob], AsyncJob],
         server_places: Sequence[RankPlace],
         worker_place: Callable[[int], RankPlace],
         gpus: int,
@@ -203,7 +203,7 @@ class MalleableExecutor:
                 left_s = min(left_s, _REFILL_POLL_S)
             self._collect(left_s)
 
-    def start(self, start: Start[RateJob]) -> None:
+    def start(self, start: Start[TimedJob]) -> None:
         """See `Executor`; the workers follow with `decided`.
 
         Raises:

@@ -22,17 +22,15 @@ from mltcp.core.errors import MltcpError
 from mltcp.core.quantities import NS_PER_S
 from placement.experiments.run_journal import RunJournal
 from placement.model.cluster import Cluster
-from placement.model.throughput.throughput import ThroughputModel
-from placement.model.throughput.worker_table import WorkerTable
+from placement.model.throughput import ThroughputModel, WorkerTable
 from placement.policies.schedulers.elastic import LeastMoves
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun, Start
 from placement.simulator.rates.outcome import RatesOutcome
-from placement.simulator.rates.rate_job import RatedJob, RateJob
-from placement.simulator.rates.rates_executor import RatesExecutor
-from placement.simulator.rates.run import rate_jobs
-from placement.traces.deadlines.trace import DeadlineTrace
+from placement.simulator.rates.run import RatesExecutor, timed_jobs
+from placement.simulator.rates.timed_job import TimedJob
+from placement.traces.deadlines import DeadlineTrace
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class ChangeCostExecutor(RatesExecutor):
         self._present: dict[str, tuple[int, ...]] = {}
         self._left: dict[str, tuple[int, tuple[int, ...]]] = {}
 
-    def start(self, start: Start[RatedJob]) -> None:
+    def start(self, start: Start[TimedJob]) -> None:
         """See `Executor`."""
         super().start(start)
         self._present[start.job.name] = start.gpus
@@ -77,7 +75,7 @@ class ChangeCostExecutor(RatesExecutor):
         self._left[job] = self.now_ns, self._present.pop(job)
         super().stop(job)
 
-    def _hold_ns(self, start: Start[RatedJob]) -> int:
+    def _hold_ns(self, start: Start[TimedJob]) -> int:
         at_ns, former = self._left.get(start.job.name, (-1, ()))
         kept = len({*former} & {*start.gpus}) if at_ns == self.now_ns else 0
         hold_ns = self._costs.join_ns * (len(start.gpus) - kept) // len(start.gpus)
@@ -179,7 +177,7 @@ class AsyncJobsPlan:
             )
             others, before_s, began_ns = OtherPrograms(), busy_s(), executor.now_ns
             try:
-                jobs = rate_jobs(self.trace, shape.settings(told))
+                jobs = timed_jobs(self.trace, shape.settings(told))
                 chosen = scheduling_policy(policy)
                 ClusterRun(jobs, shape.cluster(), shape.link.rate_bps, chosen, executor).run()
                 passed_s = (executor.now_ns - began_ns) / 1e9
@@ -204,7 +202,7 @@ class AsyncJobsPlan:
             busy=busy,
         )
 
-    def _description(self, job: RateJob) -> AsyncJob:
+    def _description(self, job: TimedJob) -> AsyncJob:
         """The job as its server and workers know it: sleeps of its kind's length, as many updates as mini-batches."""
         kind = next(kind for kind in KINDS if kind.name == job.workload.name)
         return AsyncJob(job.name, kind.work(self.seed), self.shape.gpus, int(job.workload.total_samples))
@@ -308,7 +306,7 @@ def predict(
     """
     cluster = plan.shape.cluster()
     executor = RatesExecutor(cluster, actual) if costs is None else ChangeCostExecutor(cluster, actual, costs)
-    jobs = rate_jobs(plan.trace, plan.shape.settings(told))
+    jobs = timed_jobs(plan.trace, plan.shape.settings(told))
     ClusterRun(jobs, cluster, plan.shape.link.rate_bps, scheduling_policy(policy), executor).run()
     outcome = RatesOutcome.of(plan.trace, policy, cluster, executor.spans)
     return AsyncPrediction(outcome, *worker_moves(executor.spans))

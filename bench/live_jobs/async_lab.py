@@ -19,14 +19,13 @@ from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import NS_PER_S
 from mltcp.ebpf.jobs import attached
 from placement.model.cluster import Cluster
-from placement.model.parameter_server.prediction import throughput
-from placement.model.parameter_server.service_times import ServiceTimes
-from placement.model.throughput.throughput import Workload
-from placement.model.throughput.worker_table import WorkerTable
-from placement.simulator.rates.settings import RatesSettings
-from placement.traces.async_sgd.trace import AsyncTrace
-from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
-from placement.traces.fields import MOST
+from placement.model.queueing import throughput
+from placement.model.service_times import ServiceTimes
+from placement.model.table_reader import MOST
+from placement.model.throughput import WorkerTable, Workload
+from placement.simulator.rates.timed_job import RatesSettings
+from placement.traces.async_sgd import AsyncTrace
+from placement.traces.deadlines import DeadlineJob, DeadlineTrace
 
 LINK = Link(40_000_000, 60_000, None)
 """At the port of each parameter server."""
@@ -130,7 +129,7 @@ def lab_trace(trace: AsyncTrace, link: Link, gpus: int, load: float, scale: floa
         )
         for number, (units, model, batches) in enumerate(rows)
     )
-    return DeadlineTrace(trace.name, jobs, max(1, jobs[-1].arrival_ns), trace.seed)
+    return DeadlineTrace(trace.name, jobs, seed=trace.seed)
 
 
 def _alone_s(kind: JobKind, link: Link) -> float:

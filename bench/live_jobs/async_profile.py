@@ -16,9 +16,9 @@ from bench.workloads.launched_rank import store_directory
 from bench.workloads.parameter_server.job import AsyncJob
 from bench.workloads.parameter_server.log import Update, cycle_times
 from bench.workloads.parameter_server.malleable_job import MalleableJob, collect_all
-from placement.model.parameter_server.prediction import Method, throughputs
-from placement.model.parameter_server.service_times import ServiceTimes
-from placement.model.throughput.worker_table import WorkerTable
+from placement.model.queueing import Method, throughputs
+from placement.model.service_times import ServiceTimes
+from placement.model.throughput import WorkerTable
 
 UPDATES = 40
 """Of the profile with one worker."""

@@ -13,8 +13,7 @@ from bench.lab.network import namespaces
 from bench.plain_documents import made_of
 from mltcp.core.atomic_files import write_atomically
 from placement.experiments.run_journal import LoggedRun, RunJournal
-from placement.simulator.rates.outcome import RatesOutcome
-from placement.simulator.rates.span import Span
+from placement.simulator.rates.outcome import RatesOutcome, Span
 
 Record = TypeVar("Record", bound=LoggedRun)
 

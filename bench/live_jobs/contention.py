@@ -18,19 +18,17 @@ from bench.warm.client import forked_trainings
 from mltcp.core.quantities import NS_PER_S
 from placement.engines.local import LocalEngine
 from placement.model.cluster import Cluster
-from placement.model.throughput.table import Combination, SensitivityTable, TableModel
-from placement.model.throughput.table_files import write_table
+from placement.model.throughput_table import Combination, SensitivityTable, TableModel, write_table
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.service.context import ServiceRules
 from placement.service.decisions.decider import in_rounds
 from placement.service.protocol import placement_pb2 as pb
 from placement.simulator.cluster_run import ClusterRun, Start
-from placement.simulator.rates.rate_job import RatedJob
-from placement.simulator.rates.rounds.round_job import RoundJob
 from placement.simulator.rates.rounds.rounds_executor import RoundsExecutor
-from placement.simulator.rates.rounds.settings import RoundsSettings
-from placement.traces.contention.trace import ContentionTrace
+from placement.simulator.rates.rounds.run import RoundsSettings
+from placement.simulator.rates.timed_job import TimedJob
+from placement.traces.contention import ContentionTrace
 
 _NIC_BPS = 10**9
 _GRACE_S = 60.0
@@ -215,7 +213,7 @@ def predict(plan: RoundsPlan, table: SensitivityTable, policy: str, start_s: flo
     )
     cluster = settings.cluster()
     executor = _RecordingExecutor(cluster, settings.model, round_ns, start_ns)
-    jobs = [RoundJob(job, settings.model) for job in plan.trace.jobs]
+    jobs = [TimedJob.fixed(job, settings.model) for job in plan.trace.jobs]
     scheduler = SchedulingPolicy(in_rounds(named_scheduler(policy), round_ns), most=1)
     run = ClusterRun(jobs, cluster, _NIC_BPS, scheduler, executor, start_ns)
     run.run()
@@ -231,7 +229,7 @@ class _RecordingExecutor(RoundsExecutor):
         self.starts: list[JobStart] = []
         self._servers, self._length_ns = cluster, round_ns
 
-    def start(self, start: Start[RatedJob]) -> None:
+    def start(self, start: Start[TimedJob]) -> None:
         """See `Executor`."""
         super().start(start)
         servers = {server_name(self._servers.gpus[gpu][0], 0) for gpu in start.gpus}

@@ -22,7 +22,7 @@ from placement.engines.local import LocalEngine
 from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.server import ServiceConfiguration, running_service
-from placement.traces.contention.trace import ContentionJob, ContentionTrace
+from placement.traces.contention import ContentionJob, ContentionTrace
 
 _POLL_S = 0.1
 _READY_S = 300.0

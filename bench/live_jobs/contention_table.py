@@ -17,7 +17,7 @@ from bench.workloads.elastic.training_job import JobOptions
 from mltcp.core.errors import MltcpError
 from placement.engines.engine import HostShare
 from placement.engines.local import LocalEngine
-from placement.model.throughput.table import Layout, SensitivityTable
+from placement.model.throughput_table import Layout, SensitivityTable
 
 BATCH = 4
 """Samples of a rank in a step."""

@@ -15,11 +15,11 @@ from mltcp.core.errors import MltcpError
 from placement.engines.engine import EngineEvent, HostShare, JobFailed, JobFinished, JobStarted, JobStopped
 from placement.engines.local import LocalEngine
 from placement.model.cluster import Cluster
-from placement.model.throughput.throughput import Workload
+from placement.model.throughput import Workload
 from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.cluster_run import JobEnd, Start
-from placement.simulator.rates.rate_job import RateJob
-from placement.simulator.rates.span import Span
+from placement.simulator.rates.outcome import Span
+from placement.simulator.rates.timed_job import TimedJob
 
 GRACE_S = 120.0
 _POLL_S = 0.2
@@ -73,8 +73,8 @@ class ElasticExecutor:
         self._events, self._cluster, self._directory = EngineEvents(engine), cluster, directory
         self._job_options, self._environment = job_options or {}, environment
         self._on_end = on_end
-        self._running: dict[str, tuple[Start[RateJob], int]] = {}
-        self._stopping: dict[str, tuple[Start[RateJob], int]] = {}
+        self._running: dict[str, tuple[Start[TimedJob], int]] = {}
+        self._stopping: dict[str, tuple[Start[TimedJob], int]] = {}
         self._owners = [server for server, _ in cluster.gpus]
         self._epoch_ns = time.monotonic_ns()
 
@@ -92,13 +92,13 @@ class ElasticExecutor:
                 return ends
             self._events.collect(left_s)
 
-    def start(self, start: Start[RateJob]) -> None:
+    def start(self, start: Start[TimedJob]) -> None:
         """See `Executor`; waits until the jobs that were stopped have given their GPUs back."""
         for name in list(self._stopping):
             self._await_stop(name)
         job = start.job
         if job.name not in self.trainings:
-            options = options_of(job.job.workload, self._directory / job.name)
+            options = options_of(job.workload, self._directory / job.name)
             options = replace(options, **self._job_options)  # type: ignore[arg-type]
             self.trainings[job.name] = EngineTraining(self._events, job.name, options, self._environment)
         self._running[job.name] = (start, self.now_ns)
@@ -152,7 +152,7 @@ class ElasticExecutor:
         found = self._events.of(name, timeout_s)
         return next((event for event in found if not isinstance(event, JobStarted)), None)
 
-    def _give_back(self, name: str, held: tuple[Start[RateJob], int]) -> Span:
+    def _give_back(self, name: str, held: tuple[Start[TimedJob], int]) -> Span:
         start, start_ns = held
         span = Span(name, start.gpus, start_ns, self.now_ns)
         self.spans.append(span)

@@ -23,17 +23,14 @@ from mltcp.core.quantities import NS_PER_S, parse_number
 from placement.engines.local import LocalEngine
 from placement.experiments.deadline_jobs import DeadlineJobs, run_of, values_of
 from placement.experiments.run_journal import RunJournal
-from placement.model.throughput.ring import BETWEEN_BYTES_PER_S, RingAllReduce
-from placement.model.throughput.throughput import Workload
+from placement.model.throughput import BETWEEN_BYTES_PER_S, RingAllReduce, Workload
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
-from placement.simulator.rates.outcome import RatesOutcome
-from placement.simulator.rates.run import rate_jobs, run_rates
-from placement.simulator.rates.settings import RatesSettings
-from placement.simulator.rates.span import Span
-from placement.simulator.rates.start_cost import StartCost
-from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
+from placement.simulator.rates.outcome import RatesOutcome, Span
+from placement.simulator.rates.run import StartCost, run_rates, timed_jobs
+from placement.simulator.rates.timed_job import RatesSettings
+from placement.traces.deadlines import DeadlineJob, DeadlineTrace
 
 SPEED = 400
 STEP_NS = 250_000_000
@@ -231,7 +228,7 @@ class JobsPlan:
         ):
             executor = ElasticExecutor(engine, cluster, Path(directory) / "jobs", on_end=on_end)
             chosen = SchedulingPolicy(named_scheduler(policy), most=1)
-            jobs = rate_jobs(self.trace, self.scale.settings())
+            jobs = timed_jobs(self.trace, self.scale.settings())
             ClusterRun(jobs, cluster, shape.nic.rate_bps, chosen, executor, self.restart_ns).run()
             return LiveRun(key, policy, tuple(executor.spans), tuple(executor.cut_short))
 

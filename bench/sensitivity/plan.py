@@ -23,7 +23,7 @@ from bench.compare.approach import Policy
 from bench.lab.link import Link
 from bench.workloads.job import Pattern, PatternWork
 from mltcp.core.errors import UsageError
-from placement.model.throughput.table import Layout, SensitivityTable
+from placement.model.throughput_table import Layout, SensitivityTable
 
 # -- models as traffic -------------------------------------------------------------------------------------------------
 

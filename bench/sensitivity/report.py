@@ -14,7 +14,7 @@ from rich.table import Table
 from bench.lab.processors import BUSY
 from bench.sensitivity.result import DRIFT, MeasuredTable, Relief, reliefs
 from bench.tables import ABSENT, Column, console, table_of
-from placement.model.throughput.table import SensitivityTable
+from placement.model.throughput_table import SensitivityTable
 
 SCHEMA = 1
 REPEATABLE = 0.05

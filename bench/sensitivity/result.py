@@ -18,7 +18,7 @@ import numpy as np
 from bench.lab.processors import BUSY
 from bench.sensitivity.plan import SensitivityPlan, SensitivityPoint, computing_s, samples_of
 from mltcp.core.atomic_files import write_atomically
-from placement.model.throughput.table import (
+from placement.model.throughput_table import (
     ISOLATED,
     PAIR_COLUMNS,
     RATIO_COLUMN,

@@ -12,10 +12,9 @@ from typing import Literal, TypeAlias
 
 from mltcp.core.demand import Demand
 from mltcp.core.errors import UsageError
-from placement.cassini.affinity import AffinityGraph, time_shifts
+from placement.cassini.affinity import AffinityGraph, Circled, joint_shifts, time_shifts
 from placement.cassini.circle import ANGLES, TOLERANCE
-from placement.cassini.joint import Circled, joint_shifts
-from placement.cassini.link import LinkFit, fit_link
+from placement.cassini.compatibility import LinkFit, fit_link
 
 Traffic: TypeAlias = Mapping[str, Sequence[str]]
 """The jobs on each link under a candidate placement."""

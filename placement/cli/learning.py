@@ -18,11 +18,11 @@ from placement.cli.simulation.arguments import parse_number, parse_seeds
 from placement.learning.episodes import REWARDS, EpisodeSettings
 from placement.learning.evaluation import LOOKING, LearnedComparison, compare, estimate, uses_table_of
 from placement.learning.training_folder import BRANCHES, TrainingSettings
-from placement.model.throughput.table import TableModel, published_table, read_table
+from placement.model.throughput_table import TableModel, published_table, read_table
 from placement.policies.schedulers.contention.learned.checkpoint import Checkpoint
 from placement.policies.schedulers.contention.rule import NAMES
-from placement.simulator.rates.rounds.settings import RoundsSettings
-from placement.traces.contention.mix import JOBS, MIXES
+from placement.simulator.rates.rounds.run import RoundsSettings
+from placement.traces.contention import JOBS, MIXES
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -33,7 +33,7 @@ from placement.experiments.simulation import (
 )
 from placement.experiments.statistics import Paired
 from placement.simulator.outcome import Outcome
-from placement.traces.trace import Trace
+from placement.traces.job_trace import JobTrace
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,7 +50,7 @@ _DIGITS = 6
 class SeededTrace:
     """A trace and the seed of the policies' random choices on it."""
 
-    trace: Trace
+    trace: JobTrace
     seed: int
 
     @property

@@ -25,7 +25,7 @@ from placement.experiments.comparison import (
 )
 from placement.experiments.console import open_console, ruled_table
 from placement.experiments.statistics import half_interval
-from placement.model.throughput.throughput import Workload
+from placement.model.throughput import Workload
 from placement.policies.schedulers.response.catalogue import (
     RESPONSE_SCHEDULERS,
     JsqChunk,
@@ -33,7 +33,7 @@ from placement.policies.schedulers.response.catalogue import (
     check_chunk,
 )
 from placement.simulator.rates.response.settings import ResponseOutcome, ResponseSettings
-from placement.traces.async_sgd.trace import AsyncTrace, draw_trace
+from placement.traces.async_sgd import AsyncTrace, draw_trace
 
 JSQ = "jsq-chunk"
 NAMES = Vocabulary("policy", (*RESPONSE_SCHEDULERS, f"{JSQ}[-K]"))

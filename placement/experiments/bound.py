@@ -19,10 +19,9 @@ from itertools import pairwise
 import numpy as np
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.ring import RingAllReduce
-from placement.model.throughput.throughput import Workload, spread
-from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.trace import DeadlineTrace
+from placement.model.throughput import RingAllReduce, Workload, spread
+from placement.simulator.rates.timed_job import RatesSettings
+from placement.traces.deadlines import DeadlineTrace
 
 MOST_JOBS = 3000
 """Of a trace: the bound takes memory for the square of their number."""

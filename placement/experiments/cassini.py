@@ -20,8 +20,7 @@ from placement.experiments.comparison import (
 )
 from placement.policies.schedulers.scheduling_policy import AUGMENTED, SCHEDULER_NAMES, scheduling_policy
 from placement.simulator.fluid_executor import FluidSettings
-from placement.simulator.scheduled_cluster import IDEAL, run_trace
-from placement.simulator.trace_outcome import TraceOutcome, joined
+from placement.simulator.scheduled_cluster import IDEAL, TraceOutcome, joined, run_trace
 from placement.traces import sets
 from placement.traces.poisson import dynamic, poisson
 from placement.traces.sets import JobSet

@@ -14,10 +14,9 @@ import numpy as np
 from placement.experiments.comparison import ComparisonWorkload, mean_column
 from placement.policies.schedulers.contention.rule import find_rule
 from placement.policies.schedulers.registry import LEARNED, named_scheduler
-from placement.simulator.rates.rounds.outcome import RoundsOutcome
 from placement.simulator.rates.rounds.published_loop import PublishedOutcome, run_published_seeds
-from placement.simulator.rates.rounds.settings import RoundsSettings
-from placement.traces.contention.trace import ContentionTrace
+from placement.simulator.rates.rounds.run import RoundsOutcome, RoundsSettings
+from placement.traces.contention import ContentionTrace
 
 PUBLISHED_SEEDS = range(5)
 """Of random actions in the public loop, a run each."""

@@ -21,8 +21,8 @@ from placement.experiments.statistics import half_interval
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.outcome import RatesOutcome
 from placement.simulator.rates.run import run_rates
-from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.trace import DeadlineTrace
+from placement.simulator.rates.timed_job import RatesSettings
+from placement.traces.deadlines import DeadlineTrace
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mltcp.core.errors import UsageError
 from placement.experiments.measurements import Measurement, read_measurements
 from placement.experiments.statistics import CONFIDENCE, two_sided
-from placement.model.contention import Contention
+from placement.model.job import Contention
 
 __all__ = ["Constant", "Fit", "Measurement", "fit", "read_measurements"]
 

@@ -7,19 +7,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TextIO
 
-from placement.experiments.async_sgd import (
-    AsyncMix,
-    AsyncSgd,
-    Runs,
-    interval_text,
-    is_stable,
-    warn_of_wide,
-)
+from placement.experiments.async_sgd import AsyncMix, AsyncSgd, Runs, interval_text, is_stable, warn_of_wide
 from placement.experiments.comparison import ComparisonPlan, Drawn, TraceRun, mean
 from placement.experiments.console import open_console, ruled_table
 from placement.policies.schedulers.response.catalogue import Settings
 from placement.simulator.rates.response.settings import ResponseSettings
-from placement.traces.async_sgd.models import SETS
+from placement.traces.async_sgd import SETS
 
 _LOADS = (0.1, 0.3, 0.5, 0.6, 0.66, 0.7)
 _HIGHEST_ALPHA_OF_ONE = 0.1

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_S
 from placement.cassini.ip_packets import IpPacket, IpPackets, address_text
-from placement.model.parameter_server.service_document import service_document
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.service_times import ServiceTimes, service_document
 
 FEWEST_CYCLES = 3
 MOST_CYCLES = 200

@@ -13,10 +13,10 @@ from typing import Any, Self
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import Vocabulary, parse_names, split_name
 from placement.model.cluster import Cluster, Gpu, Server
-from placement.model.contention import PUBLISHED, Contention
+from placement.model.job import PUBLISHED, Contention
 from placement.policies.catalogue import COMMUNICATION_NAMES, TAKES_KAPPA, placement_names
 from placement.simulator.outcome import JobOutcome, Outcome, UseOverTime
-from placement.traces.trace import Trace
+from placement.traces.job_trace import JobTrace
 
 PARTS = ("queue_s", "compute_s", "gpu_wait_s", "link_wait_s", "communication_s", "contention_s")
 """The parts of a JCT; the last is a part of the one before."""
@@ -154,7 +154,7 @@ class Setting:
             return
         if self.contention != PUBLISHED:
             raise UsageError(f"{policy}: the published model has constants of its own: none may be given")
-        from placement.simulator.published.rules import rules_of
+        from placement.simulator.published.state import rules_of
 
         rules_of(policy.placement, policy.kappa, policy.communication)
         self.star(policy)
@@ -202,7 +202,7 @@ class Simulation:
         seed: of the policy's random choices.
     """
 
-    trace: Trace
+    trace: JobTrace
     policy: PolicyName
     setting: Setting
     seed: int = 0
@@ -247,7 +247,7 @@ def _simulate(simulation: Simulation, intervals: int) -> Outcome:
             seed=simulation.seed,
             intervals=intervals,
         )
-    from placement.simulator.published.run import run
+    from placement.simulator.published.simulation import run
 
     star = setting.star(policy)
     return run(

@@ -14,12 +14,9 @@ from typing import Any
 
 from mltcp.core.errors import UsageError
 from placement.experiments.statistics import half_interval
-from placement.model.parameter_server.link_sharing import DEFAULT_SHARING, LinkSharing
-from placement.model.parameter_server.mixture import solve_mixture
-from placement.model.parameter_server.prediction import Method, Solution, solve, throughput_bound
-from placement.model.parameter_server.service_document import service_document
-from placement.model.parameter_server.service_times import ServiceTimes
-from placement.simulator.parameter_server.network import NetworkSettings, Sizes, simulate_network
+from placement.model.queueing import Method, Solution, solve, solve_mixture, throughput_bound
+from placement.model.service_times import DEFAULT_SHARING, LinkSharing, ServiceTimes, service_document
+from placement.simulator.parameter_server import NetworkSettings, Sizes, simulate_network
 
 
 @dataclass(frozen=True)

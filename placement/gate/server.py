@@ -29,7 +29,7 @@ from placement.gate.connection import GateConnection, RankIdentity, listen
 from placement.gate.gatekeeper import Gatekeeper, GateRun, Grant
 from placement.gate.messages import GateJob, GateLinks, job_from
 from placement.gate.state import GateState, GateUser, gate_policy
-from placement.model.contention import PUBLISHED, Contention
+from placement.model.job import PUBLISHED, Contention
 
 _log = logging.getLogger("placement.gate")
 _LINES = UserLines()

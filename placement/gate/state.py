@@ -15,7 +15,7 @@ import numpy as np
 
 from mltcp.core.accounts import share_of
 from mltcp.core.policy_names import Vocabulary
-from placement.model.contention import Contention
+from placement.model.job import Contention
 from placement.model.state import JOB, LINK, PLACE
 from placement.policies.catalogue import CommunicationPolicy, communication_policy
 from placement.policies.communication import starts

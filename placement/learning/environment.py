@@ -27,14 +27,12 @@ from gymnasium import spaces
 
 from mltcp.core.quantities import NS_PER_S
 from placement.learning.episodes import FIRST_SEED, REWARDS, Episodes, EpisodeSettings
-from placement.model.throughput.table import TableModel, published_table
+from placement.model.throughput_table import TableModel, published_table
 from placement.policies.schedulers.contention.learned.published import RULE_OF, new_grid, observe_grid
 from placement.policies.schedulers.contention.ordered import act, find_candidates
 from placement.policies.schedulers.contention.rounds import begin_decision
-from placement.simulator.rates.rounds.episode import MOST_ROUNDS, OBJECTIVE, pass_round
-from placement.simulator.rates.rounds.loop import admit
-from placement.simulator.rates.rounds.run import world_of
-from placement.simulator.rates.rounds.settings import RoundsSettings
+from placement.simulator.rates.rounds.loop import MOST_ROUNDS, OBJECTIVE, admit, pass_round
+from placement.simulator.rates.rounds.run import RoundsSettings, world_of
 
 # -- ours --------------------------------------------------------------------------------------------------------------
 

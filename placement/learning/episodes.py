@@ -21,7 +21,7 @@ from placement.policies.schedulers.contention.tables import (
     tables_of,
 )
 from placement.policies.schedulers.contention.world import SHARED, RoundsWorld, new_world
-from placement.simulator.rates.rounds.episode import (
+from placement.simulator.rates.rounds.loop import (
     CODE,
     COMPLETION,
     MOST_ROUNDS,
@@ -30,8 +30,8 @@ from placement.simulator.rates.rounds.episode import (
     advance,
     begin,
 )
-from placement.simulator.rates.rounds.settings import RoundsSettings
-from placement.traces.contention.mix import DEMANDS, JOBS, MIXES, MODELS, ContentionMix
+from placement.simulator.rates.rounds.run import RoundsSettings
+from placement.traces.contention import DEMANDS, JOBS, MIXES, MODELS, ContentionMix
 
 REWARDS = {"completion": COMPLETION, "paper": PAPER, "code": CODE}
 """The rewards by name."""

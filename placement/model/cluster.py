@@ -103,6 +103,12 @@ class Cluster:
         return cls(tuple(Server(f"s{number}", (gpu or Gpu(),) * gpus) for number in range(servers)))
 
     @classmethod
+    def of_nodes(cls, nodes: int, gpus: int) -> Self:
+        """`nodes` servers of `gpus` GPUs, each below a switch of its own: its rack is the node alone."""
+        servers = tuple(Server(f"s{node}", (Gpu(),) * gpus, f"node{node}") for node in range(nodes))
+        return cls(servers, (Switch("core"), *(Switch(f"node{node}", "core") for node in range(nodes))))
+
+    @classmethod
     def load(cls, path: Path) -> Self:
         """Read a cluster from JSON: {"servers": [{"name", "gpus", ...}], "switches": [{"name", "above", ...}]}.
 
@@ -147,6 +153,14 @@ class Cluster:
         These are the links that have some of the servers, but not all of them, below.
         """
         return tuple(sorted(used_links([self.ways[number] for number in dict.fromkeys(servers)])))
+
+    def by_node(self, gpus: Iterable[int]) -> dict[int, int]:
+        """How many of these GPUs each server has; servers without any are left out."""
+        counts: dict[int, int] = {}
+        for gpu in gpus:
+            server = self.gpus[gpu][0]
+            counts[server] = counts.get(server, 0) + 1
+        return counts
 
     @cached_property
     def ways(self) -> list[tuple[int, ...]]:

@@ -1,10 +1,13 @@
-"""Training jobs as they are placed and simulated: iterations of forward, backward and all-reduce (Fig. 3)."""
+"""Training jobs as they are placed and simulated, and the time of their all-reduces, alone (Eq. 2) and not (Eq. 5).
+
+The paper is "Communication Contention Aware Scheduling of Multiple Deep Learning Training Jobs" (Wang, Shi, Wang, Chu);
+the equations and tables of this package are its, unless another is named.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from fractions import Fraction
 
 from mltcp.core.errors import UsageError
 
@@ -68,6 +71,11 @@ class Job:
                 raise UsageError(f"job {self.job_id}: {name}: expected {lowest} or more, got {value}")
 
     @property
+    def name(self) -> str:
+        """Its number, as text."""
+        return str(self.job_id)
+
+    @property
     def compute_ns(self) -> int:
         """C_Jk of Eq. 7: what each worker computes, from beginning to end."""
         return self.model.compute_ns * self.iterations
@@ -78,32 +86,45 @@ class Job:
         return self.compute_ns * self.gpus
 
 
-class Kind(Enum):
-    """The three kinds of tasks of an iteration: f^k, b^k and c^k of Table II."""
-
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    ALL_REDUCE = "all-reduce"
+# -- all-reduces -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Task:
-    """tau^k_{l,m} of Table II: iteration l; the worker is -1 for the all-reduce, in which all take part."""
+class Contention:
+    """Eq. 5: M bytes while k transfers share the link take a + k*b*M + (k-1)*eta*M.
 
-    iteration: int
-    kind: Kind
-    worker: int = -1
+    Attributes:
+        latency_ns: a, whatever the size and whoever else is sending.
+        ns_per_byte: b, of a transfer that is alone.
+        penalty_ns_per_byte: eta, what every further transfer costs each beyond its fair share.
+    """
+
+    latency_ns: Fraction
+    ns_per_byte: Fraction
+    penalty_ns_per_byte: Fraction
+
+    def __post_init__(self) -> None:
+        if self.ns_per_byte <= 0:
+            raise UsageError(f"contention: b: expected more than 0 ns/byte, got {float(self.ns_per_byte):g}")
+        if self.latency_ns < 0 or self.penalty_ns_per_byte < 0:
+            raise UsageError(
+                f"contention: a and eta: expected 0 or more, got {float(self.latency_ns):g} ns and "
+                f"{float(self.penalty_ns_per_byte):g} ns/byte"
+            )
+
+    def pace_ns_per_byte(self, transfers: int) -> Fraction:
+        """The time of a byte while `transfers` (1 or more) share the link: k*b + (k-1)*eta."""
+        return transfers * self.ns_per_byte + (transfers - 1) * self.penalty_ns_per_byte
+
+    def duration_ns(self, size_bytes: int, transfers: int = 1) -> Fraction:
+        """Eq. 5: the time of `size_bytes` while `transfers` share the link throughout."""
+        return self.latency_ns + size_bytes * self.pace_ns_per_byte(transfers)
+
+    @property
+    def acceptance(self) -> Fraction:
+        """b / (2(b + eta)): a transfer this much smaller than the rest of a running one starts beside it (Eq. 13)."""
+        return self.ns_per_byte / (2 * (self.ns_per_byte + self.penalty_ns_per_byte))
 
 
-def iteration_graph(job: Job, iteration: int) -> Mapping[Task, tuple[Task, ...]]:
-    """D^k_l of Table II: the tasks of an iteration (counted from 0), each with those that must end before it."""
-    before = () if iteration == 0 else (Task(iteration - 1, Kind.ALL_REDUCE),)
-    graph: dict[Task, tuple[Task, ...]] = {}
-    for worker in range(job.gpus):
-        graph[Task(iteration, Kind.FORWARD, worker)] = before
-        graph[Task(iteration, Kind.BACKWARD, worker)] = (Task(iteration, Kind.FORWARD, worker),)
-    workers = range(job.gpus)
-    graph[Task(iteration, Kind.ALL_REDUCE)] = tuple(
-        Task(iteration, Kind.BACKWARD, worker) for worker in workers
-    )
-    return graph
+PUBLISHED = Contention(Fraction(0), Fraction("0.856"), Fraction("0.235"))
+"""The constants of the published simulator, of 10 Gbit/s Ethernet (ms/MB there; the paper leaves eta out)."""

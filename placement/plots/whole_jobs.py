@@ -18,11 +18,10 @@ from matplotlib.ticker import PercentFormatter
 from mltcp.core.quantities import S_PER_HOUR
 from placement.experiments.comparison import PolicyComparison, pooled
 from placement.experiments.deadline_jobs import Sweep
-from placement.model.throughput.throughput import ThroughputModel, Workload, spread
+from placement.model.throughput import ThroughputModel, Workload, spread
 from placement.plots.style import MUTED, framed, policy_colours
 from placement.plots.timelines import GpuSpan, Timeline
-from placement.simulator.rates.numbered_spans import numbered_spans
-from placement.simulator.rates.outcome import RatesOutcome
+from placement.simulator.rates.outcome import RatesOutcome, numbered_spans
 
 _PANEL_IN = 2.9
 _NS_PER_HOUR = S_PER_HOUR * 10**9

@@ -17,15 +17,15 @@ from statistics import median
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.one_line import one_line
-from placement.model.throughput.table import (
+from placement.model.throughput_table import (
     FLOOR,
     Combination,
     Layout,
     SensitivityTable,
+    TableTimes,
     published_table,
     read_table,
 )
-from placement.model.throughput.table_times import TableTimes
 from placement.policies.schedulers.contention.learned.checkpoint import digest_of_table
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import invalid

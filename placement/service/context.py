@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from placement.cassini.drift import THRESHOLD
-from placement.model.throughput.table import Combination
+from placement.model.throughput_table import Combination
 from placement.service.contention import ContentionState
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError

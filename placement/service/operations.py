@@ -17,7 +17,7 @@ from mltcp.core.demand import Demand
 from mltcp.core.errors import UsageError
 from placement.cassini.circle import unified
 from placement.cassini.compatibility import Compatibility, compatibility
-from placement.cassini.observed import observed
+from placement.cassini.drift import observed
 from placement.engines.engine import EngineEvent, HostBack, HostOut, HostUsed, JobsHeld
 from placement.service.agents import AgentCoordinator, AgentSession
 from placement.service.cluster_changes import ClusterChanges

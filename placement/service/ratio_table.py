@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from placement.model.throughput.table import FLOOR, Combination, Layout, SensitivityTable, TableModel
+from placement.model.throughput_table import FLOOR, Combination, Layout, SensitivityTable, TableModel
 from placement.service.state.store import Store
 
 WEIGHT = 0.2

@@ -20,7 +20,7 @@ from placement.cassini.drift import THRESHOLD, corrections
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.scheduling_policy import Decision, links_of
 from placement.simulator.cluster_run import JobEnd, Start
-from placement.simulator.fluid.fluid import Fluid
+from placement.simulator.fluid import Fluid
 from placement.traces.sets import TracedJob
 
 NIC_BPS = 50 * 10**9

@@ -13,56 +13,46 @@ from placement.policies.schedulers.scheduler import IterationTimes, JobView
 
 
 class ClusterJob(Protocol):
-    """A job as a trace describes it; `TracedJob` and `RateJob` are such."""
+    """A job as a trace describes it; `TracedJob` and `TimedJob` are such."""
 
     @property
     def name(self) -> str:
         """Unique in its trace."""
-        ...
 
     @property
     def arrival_ns(self) -> int:
         """Since the beginning of the trace."""
-        ...
 
     @property
     def workers(self) -> int:
         """The number of GPUs that it asks for."""
-        ...
 
     @property
     def min_workers(self) -> int:
         """The fewest that it can run on."""
-        ...
 
     @property
     def max_workers(self) -> int:
         """The most that it can use."""
-        ...
 
     @property
     def iterations(self) -> int | Fraction:
         """Its work, in iterations with `workers` workers."""
-        ...
 
     @property
     def noise_scale(self) -> float:
         """See `JobView.noise_scale`."""
-        ...
 
     @property
     def deadline_ns(self) -> int | None:
         """When it is to have ended, since the beginning of the trace; None if it has no deadline."""
-        ...
 
     @property
     def times(self) -> IterationTimes:
         """Its iteration times as a scheduler knows them."""
-        ...
 
     def phases(self, workers: int) -> Sequence[Phase]:
         """The demand of an iteration with so many workers; empty if it is not known."""
-        ...
 
 
 Job = TypeVar("Job", bound=ClusterJob)

@@ -23,17 +23,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import NS_PER_S
 from placement.model.job import Model
-from placement.traces import entries
-from placement.traces.columns import Columns
-from placement.traces.entries import RecordedJob
-from placement.traces.fields import MOST, MOST_TEXT, Field, fault, shown
-from placement.traces.left_out import JobSieve
-from placement.traces.models import PUBLISHED
-from placement.traces.source import Record, Source
-from placement.traces.trace import Trace
+from placement.model.table_reader import MOST, MOST_TEXT, Columns, Field, Record, Source, fault
+from placement.traces.job_trace import PUBLISHED, JobTrace, RecordedJob, recorded_trace
+from placement.traces.trace import JobSieve
 
 JOB_COLUMNS = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
 TASK_COLUMNS = (
@@ -72,8 +67,8 @@ class _Tasks:
         )
 
 
-def parse(jobs: Source, tasks: Source, models: Mapping[str, Model] = PUBLISHED) -> Trace:
-    """Read a trace; what each job trains is chosen by its name, and how long by its duration (see `entries`).
+def parse(jobs: Source, tasks: Source, models: Mapping[str, Model] = PUBLISHED) -> JobTrace:
+    """Read a trace; what each job trains is chosen by its name, and how long by its duration (see `recorded_trace`).
 
     Jobs are left out, and counted in `Trace.left_out`, that were never submitted, never started, have no end, ended
     before they started, have no tasks or no GPUs, or are listed before; those of which a line, or one of a task of
@@ -90,7 +85,7 @@ def parse(jobs: Source, tasks: Source, models: Mapping[str, Model] = PUBLISHED) 
     for record, columns in _records(jobs, JOB_COLUMNS):
         with sieve.faults():
             fields = columns.fields(record)
-            name = _name(fields)
+            name = fields["job_name"].word()
             listed.add(name)
             if sieve.is_new(name):
                 entry = _entry(name, record.place, _time_ns(fields["start_time"]), tasks_of.get(name))
@@ -99,7 +94,7 @@ def parse(jobs: Source, tasks: Source, models: Mapping[str, Model] = PUBLISHED) 
                 else:
                     sieve.leave_out(entry)
     sieve.leave_out("not in the job table", sum(name not in listed for name in tasks_of))
-    return entries.trace(jobs, kept, models, sieve)
+    return recorded_trace(jobs, kept, models, sieve)
 
 
 def table_of(record: Record) -> str | None:
@@ -113,7 +108,7 @@ def table_of(record: Record) -> str | None:
     return None
 
 
-def load(path: Path, source: Source | None = None, models: Mapping[str, Model] = PUBLISHED) -> Trace:
+def load(path: Path, source: Source | None = None, models: Mapping[str, Model] = PUBLISHED) -> JobTrace:
     """Read the two tables in a directory, or the table at `path` and the other one beside it.
 
     The other's name is the same with "task" for "job", or "job" for "task".
@@ -160,7 +155,7 @@ def _tasks(source: Source, sieve: JobSieve) -> dict[str, _Tasks]:
     for record, columns in _records(source, TASK_COLUMNS):
         with sieve.faults():
             fields = columns.fields(record)
-            name, task_name = _name(fields), fields["task_name"].word()
+            name, task_name = fields["job_name"].word(), fields["task_name"].word()
             if (name, task_name) not in listed:
                 listed.add((name, task_name))
                 tasks_of[name] = tasks_of.get(name, _Tasks(0, None, None)).with_more(_task(fields))
@@ -206,10 +201,6 @@ def _records(source: Source, expected: tuple[str, ...]) -> Iterator[tuple[Record
         yield first, columns
     for record in records:
         yield record, columns
-
-
-def _name(fields: Mapping[str, Field]) -> str:
-    return fields["job_name"].word()
 
 
 def _time_ns(field: Field) -> int | None:

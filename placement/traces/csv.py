@@ -23,15 +23,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import NS_PER_MS, NS_PER_S
 from placement.model.job import Job, Model
-from placement.traces.columns import Columns
-from placement.traces.fields import Field, fault, shown
-from placement.traces.left_out import JobSieve
-from placement.traces.models import PUBLISHED
-from placement.traces.source import Record, Source
-from placement.traces.trace import Trace
+from placement.model.table_reader import Columns, Field, Record, Source
+from placement.traces.job_trace import PUBLISHED, JobTrace, check_countable
+from placement.traces.trace import JobSieve, read_jobs
 
 _NEEDED = ("job_id", "arrival_s", "num_gpus", "iterations", "model")
 _SIMULATED = ("sim_arrival_ms", "sim_iterations")
@@ -42,7 +39,7 @@ COLUMNS = (*_NEEDED, *_SIMULATED, *_MODEL)
 _BYTES_PER_MB = 10**6
 
 
-def parse(source: Source, models: Mapping[str, Model] = PUBLISHED) -> Trace:
+def parse(source: Source, models: Mapping[str, Model] = PUBLISHED) -> JobTrace:
     """Read a trace.
 
     A job is left out, and counted in `Trace.left_out`, whose line has too few or too many fields, or a field that is
@@ -56,27 +53,24 @@ def parse(source: Source, models: Mapping[str, Model] = PUBLISHED) -> Trace:
     Raises:
         UsageError: a column is missing, unknown or there twice; or no job is left.
     """
-    records = source.records()
-    header = next(records)
-    columns = _columns(header)
-    sieve = JobSieve()
-    jobs: list[tuple[Job, str]] = []
     scale: Fraction | None = None
-    for record in records:
-        with sieve.faults():
-            row = _Row(record.place, columns.fields(record))
-            job = row.job(models)
-            row_scale = row.scale if row.is_scaled else Fraction(1)
-            row.check_scale(scale or row_scale)
-            scale = scale or row_scale
-            jobs.append((job, row.place))
-    sieve.check_some_left(len(jobs))
-    if not jobs:
-        raise fault(header.place, "file", "no jobs follow the names of the columns", "1 or more")
-    return Trace.of(source.name, jobs, scale or Fraction(1), sieve)
+
+    def job_of(fields: Mapping[str, Field]) -> Job:
+        nonlocal scale
+        row = _Row(fields)
+        job = row.job(models)
+        row_scale = row.scale if row.is_scaled else Fraction(1)
+        row.check_scale(scale or row_scale)
+        scale = scale or row_scale
+        check_countable(job, fields["job_id"].place)
+        return job
+
+    sieve = JobSieve()
+    jobs = read_jobs(source, _columns, job_of, sieve, lambda job: job.job_id)
+    return JobTrace.of(source.name, jobs, sieve.result(), seconds_per_simulated_s=scale or Fraction(1))
 
 
-def written(trace: Trace) -> str:
+def written(trace: JobTrace) -> str:
     """The trace with all columns, in the order of job_id; lines end in CR LF.
 
     Raises:
@@ -90,7 +84,7 @@ def written(trace: Trace) -> str:
     return text.getvalue()
 
 
-def write(trace: Trace, path: Path) -> None:
+def write(trace: JobTrace, path: Path) -> None:
     """Write what `written` gives to a file.
 
     Raises:
@@ -105,7 +99,6 @@ def write(trace: Trace, path: Path) -> None:
 
 @dataclass(frozen=True)
 class _Row:
-    place: str
     fields: Mapping[str, Field]
 
     @property
@@ -169,7 +162,7 @@ def _columns(header: Record) -> Columns:
     return columns
 
 
-def _cells(job: Job, trace: Trace) -> list[str]:
+def _cells(job: Job, trace: JobTrace) -> list[str]:
     scale = trace.seconds_per_simulated_s
     iterations = job.iterations * scale
     if iterations.denominator != 1:

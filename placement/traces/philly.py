@@ -23,23 +23,20 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
 
+from mltcp.core.errors import shown
 from mltcp.core.quantities import NS_PER_S
 from placement.model.job import Model
-from placement.traces import entries
-from placement.traces.entries import RecordedJob
-from placement.traces.fields import fault, shown
-from placement.traces.left_out import TWICE, JobSieve
-from placement.traces.models import PUBLISHED
-from placement.traces.source import Source
-from placement.traces.trace import Trace
+from placement.model.table_reader import Source, fault
+from placement.traces.job_trace import PUBLISHED, JobTrace, RecordedJob, recorded_trace
+from placement.traces.trace import TWICE, JobSieve
 
 _TIME = "%Y-%m-%d %H:%M:%S"
 _NONE = ("", "none", "null", "nan", "nat")
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-def parse(source: Source, models: Mapping[str, Model] = PUBLISHED) -> Trace:
-    """Read a trace; what each job trains is chosen by its name, and how long by its duration (see `entries`).
+def parse(source: Source, models: Mapping[str, Model] = PUBLISHED) -> JobTrace:
+    """Read a trace; what each job trains is chosen by its name, and how long by its duration (see `recorded_trace`).
 
     Jobs are left out, and counted in `Trace.left_out`, that were never submitted, never started, have no end, ended
     before they started, had no GPUs, or are listed before; and those of which a key is missing or of another type, or
@@ -60,7 +57,7 @@ def parse(source: Source, models: Mapping[str, Model] = PUBLISHED) -> Trace:
                 sieve.leave_out(TWICE)
             else:
                 kept[jobid] = entry
-    return entries.trace(source, kept.values(), models, sieve)
+    return recorded_trace(source, kept.values(), models, sieve)
 
 
 def _entry(place: str, jobid: str, document: Any) -> RecordedJob | str:

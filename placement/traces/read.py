@@ -7,16 +7,15 @@ from pathlib import Path
 
 from mltcp.core.errors import UsageError
 from placement.model.job import Model
+from placement.model.table_reader import Source
 from placement.traces import alibaba_pai, csv, philly
-from placement.traces.models import PUBLISHED
-from placement.traces.source import Source
-from placement.traces.trace import Trace
+from placement.traces.job_trace import PUBLISHED, JobTrace
 
 FORMATS = ("csv", "philly", "alibaba-pai")
 """The formats; each is described in the module of its name."""
 
 
-def read(path: Path, format: str | None = None, models: Mapping[str, Model] = PUBLISHED) -> Trace:
+def read(path: Path, format: str | None = None, models: Mapping[str, Model] = PUBLISHED) -> JobTrace:
     """Read a trace.
 
     Args:

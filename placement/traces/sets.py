@@ -19,7 +19,7 @@ from typing import Any, Self
 from mltcp.core.bounded_files import MOST_DOCUMENT_BYTES, read_bounded
 from mltcp.core.demand import Demand, Phase, demand_document, demand_from_document
 from mltcp.core.errors import UsageError
-from placement.traces.demands import rescaled
+from placement.traces.trace import check_jobs
 
 NOISE_SCALE = 16.0
 """The default noise scale of a job, in batches of one worker."""
@@ -36,17 +36,8 @@ _MOST_GBPS = 10**6
 _SHIPPED = "sets"
 _SET_FIELDS = ("name", "source", "capacity_gbps", "jobs")
 _JOB_FIELDS = (
-    "name",
-    "workers",
-    "iterations",
-    "arrival_s",
-    "phases",
-    "model",
-    "batch",
-    "min_workers",
-    "max_workers",
-    "noise_scale",
-    "deadline_s",
+    *("name", "workers", "iterations", "arrival_s", "phases", "model", "batch"),
+    *("min_workers", "max_workers", "noise_scale", "deadline_s"),
 )
 
 
@@ -108,9 +99,16 @@ class TracedJob:
             )
 
     @property
-    def times(self) -> ProfiledTimes:
-        """Its iteration times as a scheduler knows them."""
-        return ProfiledTimes(self)
+    def times(self) -> Self:
+        """Its iteration times as a scheduler knows them: `iteration_ns`."""
+        return self
+
+    def iteration_ns(self, workers: int, one_node: bool) -> float:
+        """The time of an iteration with so many workers, all in one rack or not, whatever others send."""
+        phases = self.phases(workers)
+        sending = sum(phase.duration_ns for phase in phases if phase.bandwidth_bps)
+        total = sum(phase.duration_ns for phase in phases)
+        return total if one_node else total + (ACROSS_RACKS - 1) * sending
 
     def phases(self, workers: int) -> tuple[Phase, ...]:
         """The phases of an iteration with another number of workers."""
@@ -118,39 +116,22 @@ class TracedJob:
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
-        found: dict[str, Any] = {
+        always = {
             "name": self.name,
             "workers": self.workers,
             "iterations": self.iterations,
             "arrival_s": self.arrival_ns / 1e9,
         }
-        if self.model:
-            found["model"] = self.model
-        if self.batch:
-            found["batch"] = self.batch
-        if self.min_workers != self.workers:
-            found["min_workers"] = self.min_workers
-        if self.max_workers != self.workers:
-            found["max_workers"] = self.max_workers
-        if self.noise_scale != NOISE_SCALE:
-            found["noise_scale"] = self.noise_scale
-        if self.deadline_ns is not None:
-            found["deadline_s"] = self.deadline_ns / 1e9
-        return {**found, **demand_document(self.demand)}
-
-
-@dataclass(frozen=True)
-class ProfiledTimes:
-    """Iteration times from a job's profile. They depend on the racks that it spans, not on other jobs' traffic."""
-
-    job: TracedJob
-
-    def iteration_ns(self, workers: int, one_node: bool) -> float:
-        """The time of an iteration with so many workers, all in one rack or not."""
-        phases = self.job.phases(workers)
-        sending = sum(phase.duration_ns for phase in phases if phase.bandwidth_bps)
-        total = sum(phase.duration_ns for phase in phases)
-        return total if one_node else total + (ACROSS_RACKS - 1) * sending
+        unless_default: dict[str, tuple[Any, Any]] = {
+            "model": (self.model, ""),
+            "batch": (self.batch, 0),
+            "min_workers": (self.min_workers, self.workers),
+            "max_workers": (self.max_workers, self.workers),
+            "noise_scale": (self.noise_scale, NOISE_SCALE),
+            "deadline_s": (None if self.deadline_ns is None else self.deadline_ns / 1e9, None),
+        }
+        given = {name: value for name, (value, default) in unless_default.items() if value != default}
+        return {**always, **given, **demand_document(self.demand)}
 
 
 @dataclass(frozen=True)
@@ -179,15 +160,7 @@ class JobSet:
             )
         if not 1 <= len(self.jobs) <= _MOST_JOBS:
             raise UsageError(f"{self.name}: jobs: expected 1 to {_MOST_JOBS}, got {len(self.jobs)}")
-        seen: set[str] = set()
-        for job in self.jobs:
-            if job.name in seen:
-                raise UsageError(f"{self.name}: jobs: expected each name once, got {job.name!r} twice")
-            seen.add(job.name)
-        if any(
-            after.arrival_ns < job.arrival_ns for job, after in zip(self.jobs, self.jobs[1:], strict=False)
-        ):
-            raise UsageError(f"{self.name}: jobs: expected in the order of their arrival_s")
+        check_jobs(self.name, self.jobs)
 
     @property
     def capacity_bps(self) -> int:
@@ -224,6 +197,28 @@ class JobSet:
             )
         except UsageError as error:
             raise UsageError(_placed(where, error)) from None
+
+
+def rescaled(phases: Sequence[Phase], workers: int, now: int) -> tuple[Phase, ...]:
+    """The phases of a data-parallel job with `now` workers, from those it has with `workers`.
+
+    Each worker of a ring sends (w-1)/w of twice the size; one alone sends nothing, and is done with it at once.
+
+    Raises:
+        UsageError: the phases are those of one worker, which tell nothing about what more would send.
+    """
+    if workers == now:
+        return tuple(phases)
+    if workers < 2:
+        raise UsageError("phases of 1 worker: what more workers send cannot be told from them")
+    share = (now - 1) * workers / (now * (workers - 1))
+    scaled = [
+        Phase(round(phase.duration_ns * share), phase.bandwidth_bps) if phase.bandwidth_bps else phase
+        for phase in phases
+        if share or not phase.bandwidth_bps
+    ]
+    # a job that only sends has to last at least something
+    return tuple(scaled) or (Phase(1, 0),)
 
 
 def names() -> tuple[str, ...]:

@@ -1,52 +1,86 @@
-"""A trace: jobs with their times of arrival at a cluster."""
+"""Traces of jobs in the order of their arrival, how they are read from tables, and what of a file is left out."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+import sys
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from mltcp.core.errors import UsageError
-from placement.model.cluster import Cluster
-from placement.model.job import Job
-from placement.traces.fields import MOST, MOST_TEXT, Once, fault, shown
-from placement.traces.left_out import JobSieve, LeftOut
+from mltcp.core.one_line import one_line
+from placement.model.table_reader import Columns, Field, Record, Source, fault
+
+UNREADABLE = "cannot be read"
+TWICE = "listed twice"
 
 
 @dataclass(frozen=True)
-class Trace:
-    """Jobs in the order of (arrival_ns, job_id), whatever the order in which they were listed.
+class LeftOut:
+    """The jobs of a file that are not in its trace.
+
+    Attributes:
+        counts: by reason.
+        first: of those that cannot be read: "file:line: field: reason; expected what"; empty without any.
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    first: str = ""
+
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(self.counts.items()))
+        first = f" (first: {self.first})" if self.first else ""
+        return f"left out: {reasons}{first}"
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"jobs": sum(self.counts.values()), "reasons": dict(self.counts), "first": self.first or None}
+
+
+_NONE = LeftOut()
+
+
+class ArrivingJob(Protocol):
+    """A job of a trace."""
+
+    @property
+    def name(self) -> str:
+        """Unique in its trace."""
+
+    @property
+    def arrival_ns(self) -> int:
+        """Since the beginning of the trace."""
+
+
+J = TypeVar("J", bound=ArrivingJob)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Trace(Generic[J]):
+    """Jobs in the order of their arrival.
 
     Attributes:
         name: for reports.
-        jobs: one or more, with different numbers.
-        seconds_per_simulated_s: of the paper's scale: 100 for traces that are simulated at a hundredth of the time,
-            as the published simulator did (`scale10`), and 1 for all others. Results of the simulation, times this,
-            are those to compare with the paper.
-        left_out: the entries of its file that make no job.
+        jobs: one or more, each name once; their positions decide between jobs that are equal in everything else.
+        seed: of a trace that was drawn; None if it was read.
         places: of each job, "file:line" where it was read, for messages; empty if it was not read.
+        left_out: the entries of its file that make no job.
 
     Raises:
-        UsageError: no jobs, a number twice, or jobs too long to be counted in 64 bits.
+        UsageError: no jobs, a name twice, or another order.
     """
 
     name: str
-    jobs: tuple[Job, ...]
-    seconds_per_simulated_s: Fraction = Fraction(1)
-    left_out: LeftOut = field(default=LeftOut(), compare=False, repr=False)
-    places: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    jobs: tuple[J, ...]
+    seed: int | None = field(default=None, kw_only=True)
+    places: tuple[str, ...] = field(default=(), compare=False, repr=False, kw_only=True)
+    left_out: LeftOut = field(default=_NONE, compare=False, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not self.jobs:
-            raise UsageError(f"{self.name}: no jobs; expected 1 or more")
-        if self.jobs != tuple(sorted(self.jobs, key=_order)):
-            raise UsageError(f"{self.name}: jobs: expected in the order of their arrival and number")
-        once = Once()
-        for index, job in enumerate(self.jobs):
-            once.add(job.job_id, self.place(index), "job_id")
-            _check_countable(job, self.place(index))
+        check_jobs(self.name, self.jobs)
 
     @property
     def skipped(self) -> Mapping[str, int]:
@@ -54,77 +88,168 @@ class Trace:
         return self.left_out.counts
 
     @classmethod
-    def of(
-        cls,
-        name: str,
-        jobs: Iterable[tuple[Job, str]],
-        seconds_per_simulated_s: Fraction = Fraction(1),
-        sieve: JobSieve | None = None,
-    ) -> Self:
-        """Make a trace of jobs in any order, each with the place where it was read.
+    def of(cls, name: str, jobs: Iterable[tuple[J, str]], left_out: LeftOut = _NONE, **fields: Any) -> Self:
+        """A trace that was read: jobs in any order, each with the place where it was read.
 
         Args:
             name: for reports.
             jobs: with their places.
-            seconds_per_simulated_s: see the class.
-            sieve: of the file, if they were read; it gets those that are too long, or whose number is there twice.
+            left_out: see the class.
+            fields: the other fields of the class.
 
         Raises:
-            UsageError: as the class; with a sieve, no job is left.
+            UsageError: as the class.
         """
-        listed = list(jobs) if sieve is None else _sifted(jobs, sieve)
-        ordered = sorted(listed, key=lambda each: _order(each[0]))
-        numbers = tuple(job for job, _ in ordered)
+        ordered = sorted(jobs, key=lambda job: cls.rank(job[0]))
         places = tuple(place for _, place in ordered)
-        return cls(name, numbers, seconds_per_simulated_s, sieve.result() if sieve else LeftOut(), places)
+        return cls(name, tuple(job for job, _ in ordered), places=places, left_out=left_out, **fields)
+
+    @staticmethod
+    def rank(job: J) -> tuple[int, ...]:
+        """Jobs of a trace that was read are in this order."""
+        return (job.arrival_ns,)
 
     def place(self, index: int) -> str:
         """The place where the job of this index was read; the trace's name if it was not read."""
         return self.places[index] if self.places else self.name
 
 
-def check_fits(trace: Trace, cluster: Cluster) -> None:
-    """Check that every job could run on the cluster if it were alone there.
+def check_jobs(name: str, jobs: tuple[ArrivingJob, ...]) -> None:
+    """Refuse a trace without jobs, with a name twice, or in another order than that of arrival.
 
     Raises:
-        UsageError: which job could not, how many GPUs, or GPUs with how much memory, it wants, and how many there are.
+        UsageError: it is one of these.
     """
-    memories = sorted(gpu.memory_mb for _, gpu in cluster.gpus)
+    if not jobs:
+        raise UsageError(f"{name}: jobs: expected one or more, got no jobs")
+    seen: set[str] = set()
+    latest_ns = jobs[0].arrival_ns
+    for job in jobs:
+        if job.name in seen:
+            raise UsageError(f"{name}: jobs: expected each name once, got {job.name!r} twice")
+        if job.arrival_ns < latest_ns:
+            raise UsageError(f"{name}: jobs: expected in the order of their arrival")
+        seen.add(job.name)
+        latest_ns = job.arrival_ns
+
+
+def check_gpus(trace: Trace[Any], gpus: int) -> None:
+    """Refuse a job that asks for more GPUs than there are.
+
+    Raises:
+        UsageError: there is one.
+    """
     for index, job in enumerate(trace.jobs):
-        if job.gpus > len(memories):
-            reason = f"job {job.job_id} wants {job.gpus} GPUs"
-            raise fault(trace.place(index), "num_gpus", reason, f"the cluster's {len(memories)} or less")
-        large = len(memories) - bisect_left(memories, job.model.memory_mb)
-        if job.gpus > large:
-            each = f"job {job.job_id} ({job.model.name}) wants {job.model.memory_mb} MB on each of its GPUs"
-            found = f"of {len(memories)} GPUs {large} have that much, the largest has {memories[-1]} MB"
-            raise fault(
-                trace.place(index),
-                "train_mem_mb",
-                f"{each} ({job.gpus}); {found}",
-                "what they have",
+        if job.gpus > gpus:
+            raise UsageError(
+                f"{trace.place(index)}: gpus: job {job.name!r} asks for {job.gpus} GPUs; "
+                f"expected at most the {gpus} of the cluster"
             )
 
 
-def _sifted(jobs: Iterable[tuple[Job, str]], sieve: JobSieve) -> list[tuple[Job, str]]:
-    kept = []
-    for job, place in jobs:
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def read_jobs(
+    source: Source,
+    columns_of: Callable[[Record], Columns],
+    job_of: Callable[[Mapping[str, Field]], R],
+    sieve: JobSieve,
+    name_of: Callable[[R], Hashable] | None = None,
+) -> list[tuple[R, str]]:
+    """Read the jobs of a table, one a line, each with its place; the sieve gets those that make no job.
+
+    Args:
+        source: the file.
+        columns_of: checks the names of the columns.
+        job_of: makes a job of the fields of a line.
+        sieve: of the file.
+        name_of: of a job; of several with the same name the first is read.
+
+    Raises:
+        UsageError: "file:line: field: reason; expected what": the columns are wrong, or no job is left.
+    """
+    records = source.records()
+    header = next(records)
+    columns = columns_of(header)
+    jobs: list[tuple[R, str]] = []
+    for record in records:
         with sieve.faults():
-            _check_countable(job, place)
-            if sieve.is_new(job.job_id):
-                kept.append((job, place))
-    sieve.check_some_left(len(kept))
-    return kept
+            job = job_of(columns.fields(record))
+            if name_of is None or sieve.is_new(name_of(job)):
+                jobs.append((job, record.place))
+    sieve.check_some_left(len(jobs))
+    if not jobs:
+        raise fault(header.place, "file", "no jobs follow the names of the columns", "1 or more")
+    return jobs
 
 
-def _check_countable(job: Job, place: str) -> None:
-    expected = f"up to {MOST_TEXT} ns"
-    if job.arrival_ns > MOST:
-        raise fault(place, "arrival", f"job {job.job_id} arrives after {shown(job.arrival_ns)} ns", expected)
-    if job.service_ns > MOST:
-        reason = f"job {job.job_id} computes for {shown(job.service_ns)} ns on all its GPUs together"
-        raise fault(place, "iterations", reason, expected)
+class JobSieve:
+    """Collects, while a file is read, what is to be left out."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._first: UsageError | None = None
+        self._kept: set[Hashable] = set()
+
+    def leave_out(self, reason: str, count: int = 1) -> None:
+        """Count jobs that are left out."""
+        if count:
+            self._counts[reason] += count
+
+    @contextmanager
+    def faults(self) -> Iterator[None]:
+        """Leave the job out in whose reading a UsageError is raised."""
+        try:
+            yield
+        except UsageError as error:
+            self._first = self._first or error
+            self.leave_out(UNREADABLE)
+
+    def is_new(self, key: Hashable) -> bool:
+        """Whether no job with this key has been asked for; one that has is left out."""
+        if key in self._kept:
+            self.leave_out(TWICE)
+            return False
+        self._kept.add(key)
+        return True
+
+    def check_some_left(self, jobs: int) -> None:
+        """Refuse a file of which no job is left.
+
+        Raises:
+            UsageError: the first that was raised in `faults`.
+        """
+        if not jobs and self._first is not None:
+            raise self._first
+
+    def result(self) -> LeftOut:
+        """What was left out so far."""
+        return LeftOut(dict(self._counts), str(self._first or ""))
 
 
-def _order(job: Job) -> tuple[int, int]:
-    return job.arrival_ns, job.job_id
+# -- reports -----------------------------------------------------------------------------------------------------------
+
+
+class ReadTrace(Protocol):
+    """A trace that was read from a file."""
+
+    @property
+    def name(self) -> str:
+        """For reports."""
+
+    @property
+    def left_out(self) -> LeftOut:
+        """The jobs of its file that are not in it."""
+
+
+def tell_left_out(tool: str, *traces: ReadTrace) -> None:
+    """Say on standard error what was left out of traces, a line each."""
+    for trace in traces:
+        if trace.left_out.counts:
+            print(f"{tool}: {one_line(f'{trace.name}: {trace.left_out}')}", file=sys.stderr)
+
+
+def left_out_document(traces: Iterable[ReadTrace]) -> dict[str, Any]:
+    """What was left out of traces as JSON, by their names."""
+    return {trace.name: trace.left_out.document() for trace in traces if trace.left_out.counts}

@@ -11,12 +11,11 @@ from bench.live_jobs.async_executor import MalleableExecutor
 from bench.live_jobs.async_lab import LINK, ClusterShape, cluster_lab
 from bench.workloads.launched_rank import store_directory
 from bench.workloads.parameter_server.job import AsyncJob, ReplayWork
-from placement.model.throughput.throughput import Workload
-from placement.model.throughput.worker_table import WorkerTable
+from placement.model.throughput import WorkerTable, Workload
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
-from placement.simulator.rates.rate_job import ModelTimes, RateJob
-from placement.traces.deadlines.trace import DeadlineJob
+from placement.simulator.rates.timed_job import ModelTimes, TimedJob
+from placement.traces.deadlines import DeadlineJob
 from tests.lab.lab_commands import RunningCommand, left_in_labs
 from tests.warm.marks import commands
 
@@ -43,7 +42,7 @@ class Sharing:
 def rate_job(name, arrival_s, batches):
     workload = Workload(name, 10_000, 1, 40_000_000, batches, 1)
     traced = DeadlineJob(name, round(arrival_s * 1e9), workload, 10**18)
-    return RateJob(traced, ModelTimes(MODEL, workload, 2), 4)
+    return TimedJob.elastic(traced, ModelTimes(MODEL, workload, 2), 4)
 
 
 def test_only_the_worker_on_the_gpu_that_was_taken_leaves_and_a_new_one_joins_when_it_is_free():

@@ -12,12 +12,11 @@ from bench.live_jobs.elastic_executor import ElasticExecutor
 from bench.workloads.elastic.training_job import FAULTS
 from collectives.elastic.checkpoints.checkpoint_directory import progress_of
 from placement.engines.local import LocalEngine
-from placement.model.throughput.ring import RingAllReduce
-from placement.model.throughput.throughput import Workload
+from placement.model.throughput import RingAllReduce, Workload
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
-from placement.simulator.rates.rate_job import ModelTimes, RateJob
-from placement.traces.deadlines.trace import DeadlineJob
+from placement.simulator.rates.timed_job import ModelTimes, TimedJob
+from placement.traces.deadlines import DeadlineJob
 from tests.warm.marks import trainings
 
 pytestmark = [pytest.mark.lab, trainings]
@@ -43,7 +42,7 @@ class Sharing:
 def job(name, arrival_s, epochs):
     workload = Workload(name, parameters=10_000, batch=4, compute_ns=40_000_000, samples=60, epochs=epochs)
     traced = DeadlineJob(name, arrival_s * 10**9, workload, deadline_ns=3600 * 10**9)
-    return RateJob(traced, ModelTimes(MODEL, workload, 4), 16)
+    return TimedJob.elastic(traced, ModelTimes(MODEL, workload, 4), 16)
 
 
 MODEL = RingAllReduce(10_000_000_000, 6_000_000_000)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from placement.model.throughput.table import Layout, read_table
+from placement.model.throughput_table import Layout, read_table
 from tests.lab.lab_commands import RunningCommand, left_in_labs
 from tests.warm.marks import commands
 

@@ -35,7 +35,8 @@ from placement.experiments.measurements import read_measurements
 from placement.experiments.service_profile import tcp_packets
 from placement.gate import messages as gate_messages
 from placement.model.cluster import Cluster
-from placement.model.parameter_server.service_document import load_service
+from placement.model.service_times import load_service
+from placement.model.table_reader import Source
 from placement.plots import timelines
 from placement.policies.schedulers.contention.learned.checkpoint import (
     FORMAT,
@@ -46,7 +47,6 @@ from placement.policies.schedulers.contention.learned.checkpoint import (
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import check_job, demand_of
 from placement.traces import alibaba_pai, csv, philly, sets
-from placement.traces.source import Source
 
 STRANGE = (
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**63) - 1, 10**400, 0.5, -0.0, 1e308, 5e-324),

@@ -59,17 +59,11 @@ LAYERS = {
     ),
     "placement.policies": ("catalogue", "placing", "slot_pool", "communication", "schedulers"),
     "placement.simulator": (
-        *("outcome", "exact", "published", "fluid", "parameter_server"),
+        *("outcome", "exact", "published", "flows", "fluid", "parameter_server"),
         *("scheduled_job", "cluster_run", "rates"),
     ),
     "placement.service": (
-        "protocol",
-        "state",
-        "ratio_table",
-        "contention",
-        "context",
-        "lifecycle",
-        "decisions",
+        *("protocol", "state", "ratio_table", "contention", "context", "lifecycle", "decisions"),
     ),
     "bench": (
         *("command_line", "plain_documents", "tables", "warm", "lab", "workloads", "compare", "hosts"),

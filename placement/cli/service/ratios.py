@@ -56,8 +56,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _write(reply: pb.RatiosReply, folder: Path) -> list[str]:
-    from placement.model.throughput.table import Layout, SensitivityTable
-    from placement.model.throughput.table_files import write_table
+    from placement.model.throughput_table import Layout, SensitivityTable, write_table
 
     def layout(message: pb.TableLayout) -> Layout:
         return Layout(message.model, message.gpus, message.nodes)

@@ -16,7 +16,7 @@ from placement.cassini.drift import THRESHOLD
 from placement.cli.command import add_command
 from placement.cli.service.listening import print_listening
 from placement.engines.bounded_log import LOG_BYTES, SMALLEST_LOG_BYTES
-from placement.model.throughput.table import COMBINATIONS
+from placement.model.throughput_table import COMBINATIONS
 from placement.policies.catalogue import placement_names
 
 if TYPE_CHECKING:

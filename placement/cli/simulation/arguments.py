@@ -14,7 +14,7 @@ from mltcp.core.bounded_files import MOST_DOCUMENT_BYTES, read_bounded
 from mltcp.core.errors import UsageError, shown
 from placement.experiments.simulation import Setting
 from placement.model.cluster import GPU_MEMORY_MB, Cluster, Gpu
-from placement.model.contention import PUBLISHED, Contention
+from placement.model.job import PUBLISHED, Contention
 
 TOOL = "mltcp-placement"
 

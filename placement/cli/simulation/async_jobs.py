@@ -22,9 +22,8 @@ from placement.experiments.hell_figures import FIGURES, alpha_high, cells_of, fi
 from placement.policies.schedulers.response.catalogue import Settings
 from placement.policies.schedulers.response.widths import ALPHA, ALPHA_HIGH, ALPHA_LOW
 from placement.simulator.rates.response.settings import NODES, ResponseSettings
-from placement.traces.async_sgd.models import SETS
-from placement.traces.async_sgd.table import read_trace
-from placement.traces.left_out import left_out_document, tell_left_out
+from placement.traces.async_sgd import SETS, read_trace
+from placement.traces.trace import left_out_document, tell_left_out
 
 WORKLOAD = "async-sgd"
 DEFAULT_POLICIES = "equi,jsq-chunk,knee+fill,hell,hell+fill,hell+marginal,node-price"
@@ -157,8 +156,8 @@ def _document(
 
 
 def _settings(options: argparse.Namespace) -> ResponseSettings:
-    from placement.model.parameter_server.prediction import Method  # compiled: slow to import
-    from placement.model.throughput.parameter_server import ParameterServer, ServerNode
+    from placement.model.parameter_server import ParameterServer, ServerNode
+    from placement.model.queueing import Method  # compiled: slow to import
 
     model = ParameterServer(
         method=Method(options.throughput or METHODS[0]),

@@ -12,7 +12,7 @@ from mltcp.core.demand import Demand, load
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import parse_rate_bps, with_si_prefix
 from placement.cassini.circle import ANGLES, TOLERANCE, Circles
-from placement.cassini.link import CircleGroup, LinkFit, fit_link
+from placement.cassini.compatibility import CircleGroup, LinkFit, fit_link
 from placement.cli.command import add_command
 from placement.experiments.console import open_console
 from placement.traces.sets import load as load_set

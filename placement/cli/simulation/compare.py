@@ -29,10 +29,9 @@ from placement.experiments.ada_srsf import (
 )
 from placement.experiments.comparison import ComparisonPlan, PolicyComparison
 from placement.experiments.simulation import PolicyName, Setting, SimulationModel, parse_policies
-from placement.traces.left_out import left_out_document, tell_left_out
-from placement.traces.mix import JOBS, SCALES, scaled
+from placement.traces.job_trace import JOBS, SCALES, check_gpus, scaled
 from placement.traces.read import FORMATS, read
-from placement.traces.trace import check_fits
+from placement.traces.trace import left_out_document, tell_left_out
 
 _POLICIES = (
     "lwf-1+srsf-1,lwf-1+ada-srsf,lwf-1+srsf-2,lwf-1+srsf-3,"
@@ -132,7 +131,7 @@ def plan_of_arguments(options: argparse.Namespace) -> ComparisonPlan[AllReduceJo
         setting.check(policy)
     entries = _fresh(options, setting) if options.trace is None else _read(options)
     for entry in entries:
-        check_fits(entry.trace, setting.cluster)
+        check_gpus(entry.trace, setting.cluster)
     return plan_of(policies, entries, setting, baseline)
 
 

@@ -10,16 +10,10 @@ from typing import Any
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.quantities import NS_PER_S
-from placement.cli.simulation.arguments import (
-    TOOL,
-    given_or,
-    parse_number,
-    parse_processes,
-    parse_seeds,
-)
+from placement.cli.simulation.arguments import TOOL, given_or, parse_number, parse_processes, parse_seeds
 from placement.experiments.comparison import ComparisonPlan, PolicyComparison, run_plans, write_document
 from placement.experiments.contention import ContentionRounds
-from placement.model.throughput.table import (
+from placement.model.throughput_table import (
     COMBINATIONS,
     SensitivityTable,
     TableModel,
@@ -28,10 +22,9 @@ from placement.model.throughput.table import (
 )
 from placement.policies.schedulers.registry import LEARNED, NAMES
 from placement.simulator.rates.rounds.published_loop import POLICIES
-from placement.simulator.rates.rounds.settings import GPUS, NODES, RoundsSettings
-from placement.traces.contention.mix import MIXES, ContentionMix
-from placement.traces.contention.trace import SHIPPED, ContentionTrace, read_trace
-from placement.traces.left_out import left_out_document, tell_left_out
+from placement.simulator.rates.rounds.run import GPUS, NODES, RoundsSettings
+from placement.traces.contention import MIXES, SHIPPED, ContentionMix, ContentionTrace, read_trace
+from placement.traces.trace import left_out_document, tell_left_out
 
 DEFAULT_POLICIES = "fifo-packed-none,srsf-first-ratio,greedy,reopt"
 

@@ -32,13 +32,13 @@ from placement.experiments.comparison import (
 )
 from placement.experiments.console import open_console
 from placement.experiments.deadline_jobs import SWEEPS, DeadlineJobs, Sweep, run_trace
-from placement.model.throughput.ring import BETWEEN_BYTES_PER_S, INSIDE_BYTES_PER_S, RingAllReduce
+from placement.model.throughput import BETWEEN_BYTES_PER_S, INSIDE_BYTES_PER_S, RingAllReduce
 from placement.policies.schedulers.registry import NAMES
-from placement.simulator.rates.run import check_fits
-from placement.simulator.rates.settings import GPUS, NODES, RatesSettings
-from placement.traces.deadlines.drs import WORKLOADS, DrsMix
-from placement.traces.deadlines.read import read
-from placement.traces.left_out import left_out_document, tell_left_out
+from placement.simulator.rates.response.settings import NODES
+from placement.simulator.rates.run import check_gpus
+from placement.simulator.rates.timed_job import GPUS, RatesSettings
+from placement.traces.deadlines import WORKLOADS, DrsMix, read
+from placement.traces.trace import left_out_document, tell_left_out
 
 DEFAULT_POLICIES = "drs,norm,edf,fifo,themis-batch"
 _MOST_S = 10**8
@@ -132,7 +132,7 @@ def plan_of(options: argparse.Namespace) -> ComparisonPlan[DeadlineJobs]:
     traces = tuple(read(path, WORKLOADS, mix) for path in options.trace)
     tell_left_out(TOOL, *traces)
     for trace in traces:
-        check_fits(trace, workload.settings.nodes * workload.settings.gpus)
+        check_gpus(trace, workload.settings.nodes * workload.settings.gpus)
     return ComparisonPlan(workload, policies, traces, baseline)
 
 

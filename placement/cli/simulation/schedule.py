@@ -13,7 +13,7 @@ from placement.cli.simulation.arguments import add_output, parse_seeds
 from placement.experiments.cassini import ALL, Gain, PhasedJobs, gains_of, traces_of
 from placement.experiments.comparison import ComparisonPlan, PolicyComparison, run_plans
 from placement.simulator.fluid_executor import FluidSettings
-from placement.simulator.two_tier import two_tier
+from placement.simulator.scheduled_cluster import two_tier
 
 _MOST_SEEDS = 10_000
 _DEFAULT = "themis,themis+cassini,pollux,pollux+cassini,random,ideal"

@@ -26,10 +26,8 @@ from placement.experiments.worker_throughput import (
     predict,
     predict_mixture,
 )
-from placement.model.parameter_server.link_sharing import DEFAULT_SHARING, LinkSharing
-from placement.model.parameter_server.prediction import MOST_WORKERS, Method, method_named
-from placement.model.parameter_server.service_document import load_service
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.queueing import MOST_WORKERS, Method, method_named
+from placement.model.service_times import DEFAULT_SHARING, LinkSharing, ServiceTimes, load_service
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.one_line import one_line
 from placement.model.cluster import Cluster
-from placement.model.throughput.table import Layout
+from placement.model.throughput_table import Layout
 from placement.policies.schedulers.contention.tables import TableTimed
 from placement.policies.schedulers.scheduler import Assignment, JobView, Scheduler, gpu_owners, jobs_to_stop
 from placement.service.decisions.policy_process import (

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import Vocabulary, split_cassini
 from placement.model.cluster import Cluster, Gpu, Server, Switch
-from placement.model.throughput.table import TableModel
-from placement.model.throughput.table_times import TableTimes
+from placement.model.throughput_table import TableModel, TableTimes
 from placement.policies.catalogue import PlacementPolicy, placement_names, placement_policy
 from placement.policies.schedulers.contention import rule
 from placement.policies.schedulers.contention.tables import all_kinds, name_of, node_counts

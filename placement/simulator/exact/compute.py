@@ -5,17 +5,16 @@ from __future__ import annotations
 from placement.model.compiled import compiled
 from placement.model.state import COMPUTING, ENDED
 from placement.policies.communication import rank
-from placement.simulator.exact.buckets import await_bucket
-from placement.simulator.exact.task_ends import note_end
-from placement.simulator.exact.use import note_use
-from placement.simulator.exact.world import World
+from placement.simulator.exact.event_heap import note_end
+from placement.simulator.exact.transfers import await_bucket, note_use
+from placement.simulator.exact.world import ExactWorld
 
 FORWARD_DUE, BACKWARD_DUE, DONE = range(3)
 """The phases of a worker in an iteration."""
 
 
 @compiled
-def mark_gpu(world: World, gpu: int) -> None:
+def mark_gpu(world: ExactWorld, gpu: int) -> None:
     """Mark this GPU to choose its next task at the end of this instant."""
     core = world.core[0]
     if world.gpus[gpu].mark == 0:
@@ -25,7 +24,7 @@ def mark_gpu(world: World, gpu: int) -> None:
 
 
 @compiled
-def dispatch(world: World, now: int) -> None:
+def dispatch(world: ExactWorld, now: int) -> None:
     """Start a task on every marked GPU that is idle and has a worker to run."""
     core = world.core[0]
     for position in range(core.dirty_gpus):
@@ -40,7 +39,7 @@ def dispatch(world: World, now: int) -> None:
 
 
 @compiled
-def _first_by_rank(world: World, gpu: int) -> int:
+def _first_by_rank(world: ExactWorld, gpu: int) -> int:
     kind = world.core[0].compute_rank
     best, best_rank, best_job = -1, 0, 0
     for slot in range(world.gpus[gpu].workers):
@@ -55,7 +54,7 @@ def _first_by_rank(world: World, gpu: int) -> int:
 
 
 @compiled
-def _start(world: World, gpu: int, worker: int, now: int) -> None:
+def _start(world: ExactWorld, gpu: int, worker: int, now: int) -> None:
     record = world.gpus[gpu]
     record.current = worker
     record.since = now
@@ -72,7 +71,7 @@ def _start(world: World, gpu: int, worker: int, now: int) -> None:
 
 
 @compiled
-def end_task(world: World, gpu: int, now: int) -> int:
+def end_task(world: ExactWorld, gpu: int, now: int) -> int:
     """End the task of this GPU; returns the job if all of its workers have computed, or else -1."""
     record = world.gpus[gpu]
     worker = record.current
@@ -96,7 +95,7 @@ def end_task(world: World, gpu: int, now: int) -> int:
 
 
 @compiled
-def begin_iteration(world: World, number: int, now: int) -> None:
+def begin_iteration(world: ExactWorld, number: int, now: int) -> None:
     """Queue the forward tasks of all workers of a job."""
     job = world.jobs[number]
     job.state = COMPUTING
@@ -110,7 +109,7 @@ def begin_iteration(world: World, number: int, now: int) -> None:
 
 
 @compiled
-def end_iteration(world: World, number: int, now: int) -> None:
+def end_iteration(world: ExactWorld, number: int, now: int) -> None:
     """End an iteration, whose gradients are reduced: start the next one, or end the job and free its GPUs."""
     job = world.jobs[number]
     job.iterations_left -= 1
@@ -127,7 +126,7 @@ def end_iteration(world: World, number: int, now: int) -> None:
 
 
 @compiled
-def _leave(world: World, worker: int, gpu: int, memory: int) -> None:
+def _leave(world: ExactWorld, worker: int, gpu: int, memory: int) -> None:
     record = world.gpus[gpu]
     before = record.memory_left
     record.memory_left += memory

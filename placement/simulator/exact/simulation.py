@@ -13,13 +13,16 @@ from collections.abc import Sequence
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_S
 from placement.model.cluster import Cluster
-from placement.model.contention import PUBLISHED, Contention
-from placement.model.job import Job
+from placement.model.compiled import compiled
+from placement.model.job import PUBLISHED, Contention, Job
 from placement.model.state import JOB, Records
 from placement.policies.catalogue import RANDOM, CommunicationPolicy, PlacementPolicy
 from placement.policies.placing import seed_placements
-from placement.simulator.exact.loop import run
-from placement.simulator.exact.world import World, build
+from placement.simulator.exact.compute import dispatch, end_iteration, end_task
+from placement.simulator.exact.decisions import arrive, decide, place_queue
+from placement.simulator.exact.event_heap import NEVER, next_end, pop, soonest, take_ended
+from placement.simulator.exact.transfers import end_bucket, offer_bucket
+from placement.simulator.exact.world import ExactWorld, build
 from placement.simulator.outcome import JobOutcome, Outcome, UseOverTime
 
 _MOST_INTERVALS = 1_000_000
@@ -83,18 +86,18 @@ def _run(
     contention: Contention,
     seed: int,
     use: tuple[int, int],
-) -> tuple[World, int]:
+) -> tuple[ExactWorld, int]:
     world = build(jobs, cluster, placement, communication, contention, use)
     if placement.rule == RANDOM:
         seed_placements(seed)
     return world, run(world)
 
 
-def _outcomes(world: World) -> list[JobOutcome]:
+def _outcomes(world: ExactWorld) -> list[JobOutcome]:
     return [_outcome(world, job) for job in world.jobs]
 
 
-def _outcome(world: World, record: Records) -> JobOutcome:
+def _outcome(world: ExactWorld, record: Records) -> JobOutcome:
     job = dict(zip(JOB.names or (), record.item(), strict=True))
     iterations, first = job["iterations"], job["first_worker"]
     return JobOutcome(
@@ -112,7 +115,7 @@ def _outcome(world: World, record: Records) -> JobOutcome:
     )
 
 
-def alone_ns(world: World, job: Records) -> int:
+def alone_ns(world: ExactWorld, job: Records) -> int:
     """The time of a placed job's transfers in one iteration, alone on its links."""
     places = world.places[job["first_place"] : job["first_place"] + job["places"]]
     if len(places) == 0:
@@ -122,3 +125,71 @@ def alone_ns(world: World, job: Records) -> int:
     parts = int(job["transfer"] - core["latency"]) * int(core["parts"])
     each, rest = divmod(parts, buckets)
     return buckets * int(core["latency"]) + (buckets - 1) * -(-each // rate) + -(-(each + rest) // rate)
+
+
+# -- the event loop of Algorithm 3 -------------------------------------------------------------------------------------
+
+
+@compiled
+def run(world: ExactWorld) -> int:
+    """Simulate until all jobs have ended; returns the time in ns."""
+    core = world.core[0]
+    now = 0
+    while core.ended < len(world.jobs):
+        now = min(next_end(world.ends), soonest(world.event_heap), _next_arrival(world))
+        _end_what_is_due(world, now)
+        while _next_arrival(world) == now:
+            arrive(world, core.arrived)
+            core.arrived += 1
+            core.events += 1
+        if core.must_place:
+            place_queue(world, now)
+        decide(world, now)
+        dispatch(world, now)
+    return now
+
+
+@compiled
+def _next_arrival(world: ExactWorld) -> int:
+    arrived = world.core[0].arrived
+    return world.jobs[arrived].arrival if arrived < len(world.jobs) else NEVER
+
+
+@compiled
+def _end_what_is_due(world: ExactWorld, now: int) -> None:
+    core, ends = world.core[0], world.ends
+    while next_end(ends) == now:
+        gpu = take_ended(ends)
+        while gpu >= 0:
+            core.events += 1
+            following = ends.following[gpu]
+            _end_task(world, gpu, now)
+            gpu = following
+    while soonest(world.event_heap) == now:
+        item = pop(world.event_heap)
+        core.events += 1
+        if item < len(world.jobs):
+            _end_bucket(world, item, now)
+        else:
+            offer_bucket(world, item - len(world.jobs), now)
+
+
+@compiled
+def _end_task(world: ExactWorld, gpu: int, now: int) -> None:
+    job = end_task(world, gpu, now)
+    if job < 0:
+        return
+    if world.jobs[job].places:
+        offer_bucket(world, job, now)
+    else:
+        end_iteration(world, job, now)
+
+
+@compiled
+def _end_bucket(world: ExactWorld, number: int, now: int) -> None:
+    if not end_bucket(world, number, now):
+        return
+    job = world.jobs[number]
+    for worker in range(job.first_worker, job.first_worker + job.gpus):
+        world.gpus[world.workers[worker].gpu].workload -= job.transfer
+    end_iteration(world, number, now)

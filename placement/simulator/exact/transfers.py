@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from placement.model.compiled import compiled
 from placement.model.state import COMPUTING, SENDING, WAITING
 from placement.policies.catalogue import ADA_SRSF, ADA_SRSF_K
 from placement.policies.communication import rank
-from placement.simulator.exact.buckets import await_bucket, buckets_ready
 from placement.simulator.exact.event_heap import drop, put
-from placement.simulator.exact.use import note_use
-from placement.simulator.exact.world import World
+from placement.simulator.exact.world import ExactWorld
 
 
 @compiled
-def mark_link(world: World, link: int) -> None:
+def mark_link(world: ExactWorld, link: int) -> None:
     """Mark the jobs that wait for this link as candidates at the end of this instant."""
     core = world.core[0]
     if world.links[link].mark == 0:
@@ -23,7 +23,7 @@ def mark_link(world: World, link: int) -> None:
 
 
 @compiled
-def add_candidate(world: World, number: int) -> None:
+def add_candidate(world: ExactWorld, number: int) -> None:
     """Mark this job as a candidate at the end of this instant."""
     core = world.core[0]
     if world.jobs[number].mark == 0:
@@ -33,7 +33,7 @@ def add_candidate(world: World, number: int) -> None:
 
 
 @compiled
-def offer_bucket(world: World, number: int, now: int) -> None:
+def offer_bucket(world: ExactWorld, number: int, now: int) -> None:
     """Have a job with a ready bucket request its links, unless it has already."""
     job = world.jobs[number]
     if job.computed >= 0:
@@ -47,7 +47,7 @@ def offer_bucket(world: World, number: int, now: int) -> None:
 
 
 @compiled
-def start(world: World, number: int, now: int) -> None:
+def start(world: ExactWorld, number: int, now: int) -> None:
     """Start the transfer of a job that has requested its links."""
     job, rule = world.jobs[number], world.core[0].rule
     if job.computed >= 0:
@@ -68,7 +68,7 @@ def start(world: World, number: int, now: int) -> None:
 
 
 @compiled
-def end_bucket(world: World, number: int, now: int) -> bool:
+def end_bucket(world: ExactWorld, number: int, now: int) -> bool:
     """Handle the event of a transfer; returns whether all gradients of the iteration are reduced."""
     job = world.jobs[number]
     settle(world, number, now)
@@ -95,7 +95,7 @@ def end_bucket(world: World, number: int, now: int) -> bool:
 
 
 @compiled
-def settle(world: World, number: int, now: int) -> None:
+def settle(world: ExactWorld, number: int, now: int) -> None:
     """Update the remainder of a running transfer to this instant."""
     job = world.jobs[number]
     elapsed = now - job.updated
@@ -106,7 +106,7 @@ def settle(world: World, number: int, now: int) -> None:
 
 
 @compiled
-def _load_bucket(world: World, number: int) -> None:
+def _load_bucket(world: ExactWorld, number: int) -> None:
     job, core = world.jobs[number], world.core[0]
     parts = (job.transfer - core.latency) * core.parts
     job.left = parts // job.buckets
@@ -116,7 +116,7 @@ def _load_bucket(world: World, number: int) -> None:
 
 
 @compiled
-def _ask(world: World, number: int, now: int) -> None:
+def _ask(world: ExactWorld, number: int, now: int) -> None:
     job = world.jobs[number]
     job.state = WAITING
     job.ready = now
@@ -126,7 +126,7 @@ def _ask(world: World, number: int, now: int) -> None:
 
 
 @compiled
-def _release(world: World, number: int) -> None:
+def _release(world: ExactWorld, number: int) -> None:
     """Release the granted links of a job."""
     job = world.jobs[number]
     job.granted = job.yields = 0
@@ -137,7 +137,7 @@ def _release(world: World, number: int) -> None:
 
 
 @compiled
-def _push(world: World, place: int, link: int, waits: bool) -> None:
+def _push(world: ExactWorld, place: int, link: int, waits: bool) -> None:
     record = world.links[link]
     first = record.first_waiting if waits else record.first_running
     world.places[place].before = -1
@@ -151,7 +151,7 @@ def _push(world: World, place: int, link: int, waits: bool) -> None:
 
 
 @compiled
-def _take(world: World, place: int, link: int, waits: bool) -> None:
+def _take(world: ExactWorld, place: int, link: int, waits: bool) -> None:
     before, after = world.places[place].before, world.places[place].next
     if after >= 0:
         world.places[after].before = before
@@ -164,7 +164,7 @@ def _take(world: World, place: int, link: int, waits: bool) -> None:
 
 
 @compiled
-def _stop(world: World, number: int, now: int) -> None:
+def _stop(world: ExactWorld, number: int, now: int) -> None:
     job = world.jobs[number]
     job.state = WAITING
     job.sending += now - job.sending_since
@@ -184,7 +184,7 @@ def _stop(world: World, number: int, now: int) -> None:
 
 
 @compiled
-def _share_anew(world: World, number: int, now: int) -> None:
+def _share_anew(world: ExactWorld, number: int, now: int) -> None:
     """Recompute the rates of all transfers on the links of this job from their current number."""
     job = world.jobs[number]
     for place in range(job.first_place, job.first_place + job.places):
@@ -202,7 +202,7 @@ def _share_anew(world: World, number: int, now: int) -> None:
 
 
 @compiled
-def _rate(world: World, number: int) -> int:
+def _rate(world: ExactWorld, number: int) -> int:
     """The rate of a job's transfer, which is that of its slowest link."""
     job = world.jobs[number]
     first = world.links[world.places[job.first_place].link]
@@ -214,8 +214,55 @@ def _rate(world: World, number: int) -> int:
 
 
 @compiled
-def _expect(world: World, number: int, now: int) -> None:
+def _expect(world: ExactWorld, number: int, now: int) -> None:
     """Schedule the end of a running bucket: the first nanosecond at which it has nothing left."""
     job = world.jobs[number]
     rest = (job.left + job.rate - 1) // job.rate
     put(world.event_heap, number, now + job.latency_left + rest)
+
+
+# -- the times at which buckets are ready ------------------------------------------------------------------------------
+# The k-th of n buckets is ready when the last of the workers to begin its backward task would have done k/n of it on
+# the slowest of the job's GPUs: exact where these are equal, and never too early.
+
+
+@compiled
+def buckets_ready(world: ExactWorld, number: int, now: int) -> int:
+    """The number of a job's buckets that are ready in this iteration."""
+    job = world.jobs[number]
+    if job.computed >= 0:
+        return job.buckets
+    if job.backward_left > 0 or job.slowest_backward == 0:
+        return 0
+    done = (now - job.backward_began) * job.buckets // job.slowest_backward
+    return min(done, job.buckets - 1)
+
+
+@compiled
+def await_bucket(world: ExactWorld, number: int) -> None:
+    """Schedule the time at which the next bucket is ready; the last one is ready when all workers have computed."""
+    job = world.jobs[number]
+    item = len(world.jobs) + number
+    following = job.sent + 1
+    if job.places == 0 or following >= job.buckets:
+        drop(world.event_heap, item)
+        return
+    wait = (following * job.slowest_backward + job.buckets - 1) // job.buckets
+    put(world.event_heap, item, job.backward_began + wait)
+
+
+# -- the use of GPUs and links over time -------------------------------------------------------------------------------
+
+
+@compiled
+def note_use(use: np.ndarray, interval: int, row: int, since: int, until: int) -> None:
+    """Add the time from `since` to `until` to the intervals of this row, if there are any."""
+    intervals = use.shape[1]
+    if intervals == 0:
+        return
+    at = since
+    while at < until:
+        column = min(at // interval, intervals - 1)
+        end = until if column == intervals - 1 else min(until, (column + 1) * interval)
+        use[row, column] += end - at
+        at = end

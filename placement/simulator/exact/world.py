@@ -11,14 +11,10 @@ import numpy as np
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.model.contention import Contention
-from placement.model.job import Job, Model
+from placement.model.job import Contention, Job, Model
 from placement.model.state import GPU, JOB, LINK, PLACE, SERVER, WORKER, Records
 from placement.policies.catalogue import CommunicationPolicy, PlacementPolicy
-from placement.simulator.exact import event_heap as event_heaps
-from placement.simulator.exact import task_ends
-from placement.simulator.exact.event_heap import EventHeap
-from placement.simulator.exact.task_ends import TaskEnds
+from placement.simulator.exact.event_heap import EventHeap, TaskEnds, empty, no_tasks
 
 _MOST = 1 << 62
 """The bound of all numbers in the arrays."""
@@ -51,7 +47,7 @@ CORE = np.dtype(
 )
 
 
-class World(NamedTuple):
+class ExactWorld(NamedTuple):
     """The state of a simulation. The jobs are in the order of (arrival, number)."""
 
     jobs: Records
@@ -90,7 +86,7 @@ def build(
     communication: CommunicationPolicy,
     contention: Contention,
     use: tuple[int, int] = (0, 0),
-) -> World:
+) -> ExactWorld:
     """Build the initial state; `use` is the number of intervals of the use over time and their length in ns.
 
     Raises:
@@ -104,7 +100,7 @@ def build(
     core["interval"] = use[1]
     gpus, links, parts = _gpus(cluster), _links(cluster), int(core["parts"][0])
     forward, backward = _durations(models, _performances(cluster))
-    return World(
+    return ExactWorld(
         jobs=_jobs(ordered, models, contention, communication.bucket_bytes),
         gpus=gpus,
         servers=_servers(cluster),
@@ -123,8 +119,8 @@ def build(
         roomy=np.array([int((gpus["memory_left"] >= each).sum()) for each in memories], np.int64),
         way=_ways(cluster),
         below=np.zeros(len(links), np.int64),
-        ends=task_ends.none(len(gpus)),
-        event_heap=event_heaps.empty(2 * len(ordered)),
+        ends=no_tasks(len(gpus)),
+        event_heap=empty(2 * len(ordered)),
         queue=np.zeros(len(ordered), np.int64),
         chosen=np.zeros(len(gpus), np.int64),
         dirty_gpus=np.zeros(len(gpus), np.int64),

@@ -12,8 +12,7 @@ import numpy as np
 
 from mltcp.core.errors import MltcpError
 from placement.model.compiled import compiled, compiled_with_arrays
-from placement.model.throughput.ring import RingAllReduce
-from placement.model.throughput.throughput import Workload
+from placement.model.throughput import RingAllReduce, Workload
 from placement.policies.schedulers.deadlines.decide import copy, decide
 from placement.policies.schedulers.deadlines.rules import (
     JOB,
@@ -26,8 +25,8 @@ from placement.policies.schedulers.deadlines.rules import (
     record_of,
 )
 from placement.simulator.rates.outcome import RatesOutcome, SpanTable
-from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.trace import DeadlineTrace
+from placement.simulator.rates.timed_job import RatesSettings
+from placement.traces.deadlines import DeadlineTrace
 
 _SPANS_A_JOB = 4
 

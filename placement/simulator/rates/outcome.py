@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,8 +13,29 @@ import numpy as np
 from mltcp.core.errors import MltcpError, shown
 from mltcp.core.quantities import NS_PER_S
 from placement.model.cluster import Cluster
-from placement.simulator.rates.span import Span
-from placement.traces.deadlines.trace import DeadlineTrace
+from placement.traces.deadlines import DeadlineTrace
+
+
+@dataclass(frozen=True)
+class Span:
+    """The time for which a job held GPUs, from a start to its stop or end.
+
+    Attributes:
+        job: its name.
+        gpus: their numbers in the cluster.
+        start_ns: when it got them.
+        end_ns: when it gave them back.
+        hold_ns: the cost of the restart, at the beginning.
+    """
+
+    job: str
+    gpus: tuple[int, ...]
+    start_ns: int
+    end_ns: int
+    hold_ns: int = 0
+
+
+# -- outcomes ----------------------------------------------------------------------------------------------------------
 
 _LATEST_NS = (1 << 63) - 1
 
@@ -176,3 +198,32 @@ class RatesOutcome:
     def _mean_after_arrival_s(self, times_ns: Sequence[int]) -> float:
         arrivals_ns = sum(job.arrival_ns for job in self.trace.jobs)
         return (sum(times_ns) - arrivals_ns) / len(times_ns) / NS_PER_S
+
+
+# -- numbers of GPUs for a run that counted only those of each node ----------------------------------------------------
+
+
+def numbered_spans(outcome: RatesOutcome) -> tuple[Span, ...]:
+    """The spans of an outcome with the numbers of their GPUs, those of the run if it has any.
+
+    Otherwise each span gets the lowest free numbers of its nodes; those of one moment are taken in the order of the
+    jobs, after all GPUs that are given back at that moment.
+    """
+    if outcome.spans:
+        return outcome.spans
+    table, nodes = outcome.table, outcome.table.placed.shape[1]
+    per_node = outcome.gpus // nodes
+    free = [list(range(node * per_node, (node + 1) * per_node)) for node in range(nodes)]
+    ends: list[tuple[int, tuple[int, ...]]] = []
+    spans = []
+    starts = zip(table.start_ns.tolist(), table.job.tolist(), range(len(table.job)), strict=True)
+    for start_ns, job, row in sorted(starts):
+        while ends and ends[0][0] <= start_ns:
+            for gpu in heapq.heappop(ends)[1]:
+                heapq.heappush(free[gpu // per_node], gpu)
+        counts = enumerate(table.placed[row].tolist())
+        gpus = tuple(heapq.heappop(free[node]) for node, count in counts for _ in range(count))
+        end_ns = int(table.end_ns[row])
+        heapq.heappush(ends, (end_ns, gpus))
+        spans.append(Span(outcome.trace.jobs[job].name, gpus, start_ns, end_ns, int(table.hold_ns[row])))
+    return tuple(spans)

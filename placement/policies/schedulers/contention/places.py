@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from placement.model.compiled import compiled, compiled_with_arrays
-from placement.model.throughput.table import FLOOR
+from placement.model.throughput_table import FLOOR
 from placement.policies.schedulers.contention.world import MINIMUM, PRODUCT, RUNS, WAITS, RoundsWorld
 
 

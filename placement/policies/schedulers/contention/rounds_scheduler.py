@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mltcp.core.quantities import NS_PER_S
 from placement.model.cluster import Cluster
 from placement.model.compiled import compiled_with_arrays
-from placement.model.throughput.table import Combination
+from placement.model.throughput_table import Combination
 from placement.policies.schedulers.contention.look_ahead import decide_ahead
 from placement.policies.schedulers.contention.marginal import greedy, reopt
 from placement.policies.schedulers.contention.ordered import decide_at_random, decide_in_order

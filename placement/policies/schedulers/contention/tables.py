@@ -13,7 +13,7 @@ import numpy as np
 
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_S
-from placement.model.throughput.table import Layout, TableModel
+from placement.model.throughput_table import Layout, TableModel
 from placement.policies.schedulers.scheduler import IterationTimes, JobView
 
 Records: TypeAlias = Any

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placement.model.throughput.table import COMBINATIONS, Combination
+from placement.model.throughput_table import COMBINATIONS, Combination
 from placement.policies.schedulers.contention.rule import RoundsRule
 from placement.policies.schedulers.contention.tables import Records, RoundsTables
 

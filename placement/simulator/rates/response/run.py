@@ -22,7 +22,7 @@ from placement.policies.schedulers.response.tables import (
     tables_of,
 )
 from placement.simulator.rates.response.settings import ResponseOutcome, ResponseSettings
-from placement.traces.async_sgd.trace import AsyncTrace
+from placement.traces.async_sgd import AsyncTrace
 
 DONE = 1e-9
 """A job with at most this share of its size left is done."""

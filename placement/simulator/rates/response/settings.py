@@ -9,8 +9,8 @@ import numpy as np
 
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_S
-from placement.model.throughput.throughput import ThroughputModel, Workload
-from placement.traces.async_sgd.trace import AsyncTrace
+from placement.model.throughput import ThroughputModel, Workload
+from placement.traces.async_sgd import AsyncTrace
 
 NODES = 100
 """The cluster of the paper's simulations: so many nodes of one GPU."""

@@ -18,8 +18,8 @@ from statistics import fmean
 import numpy as np
 
 from mltcp.core.errors import UsageError, shown
-from placement.model.throughput.table import FLOOR, Layout, SensitivityTable
-from placement.traces.contention.trace import ContentionTrace
+from placement.model.throughput_table import FLOOR, Layout, SensitivityTable
+from placement.traces.contention import ContentionTrace
 
 POLICIES = ("las", "srtf", "random", "random-fallback")
 """The policies of the loop: two baselines as they are coded, random actions, and these with the greedy fallback."""

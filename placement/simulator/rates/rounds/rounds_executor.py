@@ -16,10 +16,10 @@ import numpy as np
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_S
 from placement.model.cluster import Cluster
-from placement.model.throughput.throughput import GpusByNode, Neighbour, ThroughputModel
+from placement.model.throughput import GpusByNode, Neighbour, ThroughputModel
 from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.cluster_run import JobEnd, Start
-from placement.simulator.rates.rate_job import RatedJob
+from placement.simulator.rates.timed_job import TimedJob
 
 _SLACK = 1 + 1e-12
 
@@ -39,7 +39,7 @@ class _InRounds:
         sensitivity: the sum of 1 / ratio over them.
     """
 
-    start: Start[RatedJob]
+    start: Start[TimedJob]
     allocation: GpusByNode
     left: float
     hold_s: float
@@ -104,15 +104,12 @@ class RoundsExecutor:
                 return ends
         return []
 
-    def start(self, start: Start[RatedJob]) -> None:
+    def start(self, start: Start[TimedJob]) -> None:
         """See `Executor`."""
-        counts: dict[int, int] = {}
-        for gpu in start.gpus:
-            node = self._cluster.gpus[gpu][0]
-            counts[node] = counts.get(node, 0) + 1
+        nodes = tuple(sorted(self._cluster.by_node(start.gpus).items()))
         hold_s = (self._restart_ns if start.restarts else self._first_ns) / NS_PER_S
         left = float(start.work * self._samples(start))
-        self._running[start.job.name] = _InRounds(start, tuple(sorted(counts.items())), left, hold_s)
+        self._running[start.job.name] = _InRounds(start, nodes, left, hold_s)
 
     def stop(self, job: str) -> None:
         """See `Executor`; no work is lost."""
@@ -130,7 +127,7 @@ class RoundsExecutor:
     def decided(self, decision: Decision) -> None:
         """See `Executor`: time shifts make no difference."""
 
-    def _samples(self, start: Start[RatedJob]) -> int:
+    def _samples(self, start: Start[TimedJob]) -> int:
         """The samples of an iteration."""
         return start.job.workload.batch * start.job.workers
 

@@ -25,8 +25,8 @@ from bench.lab.link import Link
 from bench.workloads.parameter_server.job import ReplayWork
 from bench.workloads.parameter_server.log import CycleTimes
 from mltcp.core.errors import MltcpError, UsageError
-from placement.model.parameter_server.prediction import Method, throughputs
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.queueing import Method, throughputs
+from placement.model.service_times import ServiceTimes
 
 LINK = Link(20_000_000, 60_000)
 SWEEP = AsyncSweep(

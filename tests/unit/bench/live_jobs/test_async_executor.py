@@ -11,11 +11,10 @@ from bench.workloads.launched_rank import store_directory
 from bench.workloads.parameter_server.job import AsyncJob, ReplayWork
 from bench.workloads.place import RankPlace
 from mltcp.core.errors import MltcpError
-from placement.model.throughput.throughput import Workload
-from placement.model.throughput.worker_table import WorkerTable
+from placement.model.throughput import WorkerTable, Workload
 from placement.simulator.cluster_run import Start
-from placement.simulator.rates.rate_job import ModelTimes, RateJob
-from placement.traces.deadlines.trace import DeadlineJob
+from placement.simulator.rates.timed_job import ModelTimes, TimedJob
+from placement.traces.deadlines import DeadlineJob
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("store_root")]
 
@@ -34,7 +33,7 @@ def store_root(tmp_path, monkeypatch):
 def rate_job(name, batches):
     workload = Workload(name, 1000, 1, 20_000_000, batches, 1)
     model = WorkerTable(((name, (1.0,) * GPUS),))
-    return RateJob(DeadlineJob(name, 0, workload, 10**18), ModelTimes(model, workload, GPUS), GPUS)
+    return TimedJob.elastic(DeadlineJob(name, 0, workload, 10**18), ModelTimes(model, workload, GPUS), GPUS)
 
 
 def description(job):

@@ -17,11 +17,10 @@ from bench.live_jobs.async_jobs import (
 )
 from bench.live_jobs.async_lab import KINDS, LINK, ClusterShape, lab_trace, models
 from bench.live_jobs.async_profile import ThroughputProfile
-from placement.model.parameter_server.prediction import throughput
-from placement.model.parameter_server.service_times import ServiceTimes
-from placement.simulator.rates.outcome import RatesOutcome
-from placement.simulator.rates.span import Span
-from placement.traces.async_sgd.trace import draw_trace
+from placement.model.queueing import throughput
+from placement.model.service_times import ServiceTimes
+from placement.simulator.rates.outcome import RatesOutcome, Span
+from placement.traces.async_sgd import draw_trace
 
 SHAPE = ClusterShape(LINK)
 PROFILE = ThroughputProfile("p", {kind.name: kind.nominal(LINK) for kind in KINDS}, {}, 0.0)

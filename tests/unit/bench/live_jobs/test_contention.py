@@ -11,7 +11,7 @@ from bench.lab.two_tier import TwoTier
 from bench.live_jobs.contention import ContentionComparison, RoundsPlan, predict
 from bench.live_jobs.contention_service import JobStart, ServiceRun
 from bench.live_jobs.contention_table import SAMPLES, nominal_table
-from placement.traces.contention.trace import read_trace
+from placement.traces.contention import read_trace
 
 SHAPE = TwoTier(racks=4, servers=1, slots=1, oversubscription=Fraction(1))
 HEADER = "job_id,arrival_s,model,gpus,total_samples\n"

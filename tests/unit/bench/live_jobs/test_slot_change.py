@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.live_jobs.async_executor import slot_change, worker_moves
-from placement.simulator.rates.span import Span
+from placement.simulator.rates.outcome import Span
 
 OWNERS = st.dictionaries(st.integers(0, 15), st.sampled_from("abc"))
 

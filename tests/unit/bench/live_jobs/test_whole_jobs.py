@@ -24,11 +24,9 @@ from bench.live_jobs.whole_jobs import (
 )
 from mltcp.core.errors import UsageError
 from placement.experiments.run_journal import kept_runs
-from placement.model.throughput.ring import RingAllReduce
-from placement.simulator.rates.start_cost import StartCost
-from placement.traces.deadlines.drs import WORKLOADS, DrsMix
-from placement.traces.deadlines.read import read
-from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
+from placement.model.throughput import RingAllReduce
+from placement.simulator.rates.run import StartCost
+from placement.traces.deadlines import WORKLOADS, DeadlineJob, DeadlineTrace, DrsMix, read
 
 S = 10**9
 SHAPE = TwoTier(4, 1, 4, oversubscription=Fraction(1))
@@ -58,7 +56,7 @@ def test_a_workload_of_the_lab_has_the_run_time_and_the_communication_of_the_tra
 
 def test_a_trace_of_the_lab_runs_at_its_clock():
     job = DeadlineJob("a", 800 * S, WORKLOADS[0], 4000 * S)
-    (found,) = SCALE.trace(DeadlineTrace("t", (job,), 900 * S)).jobs
+    (found,) = SCALE.trace(DeadlineTrace("t", (job,), arrivals_ns=900 * S)).jobs
     assert (found.arrival_ns, found.deadline_ns) == (2 * S, 10 * S)
 
 

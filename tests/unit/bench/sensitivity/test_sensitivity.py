@@ -33,7 +33,7 @@ from bench.sensitivity.result import (
 )
 from bench.workloads.job import Pattern, PatternWork
 from mltcp.core.errors import UsageError
-from placement.model.throughput.table import Layout, published_table, read_table
+from placement.model.throughput_table import Layout, published_table, read_table
 
 TABLE = published_table()
 RATE_BPS = 100_000_000

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from placement.cassini.excess import expected_excess
+from placement.cassini.search import expected_excess
 
 ROWS = st.integers(1, 6).flatmap(lambda angles: arrays(np.int64, angles, elements=st.integers(0, 9)))
 

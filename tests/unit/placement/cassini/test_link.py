@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.cassini.circle import groups
-from placement.cassini.compatibility import score_link
-from placement.cassini.link import fit_link
+from placement.cassini.compatibility import fit_link, score_link
 from tests.unit.placement.cassini.demands import MS, demands, up_down
 
 

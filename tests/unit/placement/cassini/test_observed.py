@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mltcp.core.demand import Demand, Phase
-from placement.cassini.observed import observed
+from placement.cassini.drift import observed
 from tests.unit.placement.cassini.demands import demand, demands
 
 KNOWN = demand((60, 0), (40, 100))

@@ -4,8 +4,8 @@ import pytest
 
 from placement.cli import main as cli
 from placement.cli.simulation.async_jobs import METHODS, SERVER_NODES
-from placement.model.parameter_server.prediction import Method
-from placement.model.throughput.parameter_server import ServerNode
+from placement.model.parameter_server import ServerNode
+from placement.model.queueing import Method
 
 HEADER = "arrival_units,model,epochs\n"
 
@@ -89,7 +89,7 @@ def test_choices_are_those_of_the_models():
             ":2: model: 'GPT-7' is not in the set of models; expected NiN, GoogLeNet, AlexNet, VGG19",
         ),
         ("1,NiN", ":2: line: 2 fields; expected 3"),
-        ("", ":1: file: 0 jobs follow; expected 1 to 1000000"),
+        ("", ":1: file: no jobs follow the names of the columns; expected 1 or more"),
     ],
 )
 def test_bad_lines_are_named(assert_refused, rows, message):

@@ -4,7 +4,7 @@ import shutil
 import pytest
 
 from placement.cli import main as cli
-from placement.model.throughput.table import PUBLISHED, RATIOS
+from placement.model.throughput_table import PUBLISHED, RATIOS
 
 
 def run(capsys, *arguments):

@@ -18,7 +18,7 @@ from placement.cli.simulation.fit import document as fit_document
 from placement.experiments.fit import Measurement, fit
 from placement.experiments.simulation import PolicyName, Setting, SimulationModel, parse_policies
 from placement.model.cluster import Cluster, Gpu, Server, Switch
-from placement.model.contention import Contention
+from placement.model.job import Contention
 
 ROOT = Path(__file__).resolve().parents[4]
 HEADER = "job_id,arrival_s,num_gpus,iterations,model\n"

@@ -8,9 +8,8 @@ import pytest
 from placement.cli.main import main
 from placement.cli.simulation.throughput import execute_figure
 from placement.experiments.worker_throughput import FIGURES
-from placement.model.parameter_server.mixture import solve_mixture
-from placement.model.parameter_server.prediction import throughputs
-from placement.model.parameter_server.service_times import ServiceTimes
+from placement.model.queueing import solve_mixture, throughputs
+from placement.model.service_times import ServiceTimes
 from tests.unit.placement.experiments.captures import training
 
 TIMES = {"worker_s": 0.029, "uplink_s": 0.072, "server_s": 0.018, "downlink_s": 0.072}

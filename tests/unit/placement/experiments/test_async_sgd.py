@@ -6,10 +6,10 @@ import pytest
 from placement.experiments.async_sgd import AsyncMix, AsyncSgd, half_interval_of_batches, is_stable, values_of
 from placement.experiments.comparison import ComparisonPlan, Drawn, TraceRun, mean, run_parts
 from placement.experiments.hell_figures import FIGURES, cells_of, figure_document
-from placement.model.throughput.parameter_server import ParameterServer
+from placement.model.parameter_server import ParameterServer
 from placement.policies.schedulers.response.catalogue import Settings
 from placement.simulator.rates.response.settings import ResponseOutcome, ResponseSettings
-from placement.traces.async_sgd.models import SETS
+from placement.traces.async_sgd import SETS
 
 MODEL = ParameterServer()
 

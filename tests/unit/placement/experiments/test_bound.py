@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from placement.experiments.bound import bound_of, least_gpu_time, relaxed_optimum, speed_hull
 from placement.experiments.comparison import PolicyComparison, TraceRun
 from placement.experiments.deadline_jobs import rate_difference
-from placement.model.throughput.ring import RingAllReduce
-from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.drs import WORKLOADS, DrsMix
+from placement.model.throughput import RingAllReduce
+from placement.simulator.rates.timed_job import RatesSettings
+from placement.traces.deadlines import WORKLOADS, DrsMix
 
 SETUP = RatesSettings(RingAllReduce())
 

@@ -32,8 +32,7 @@ from placement.experiments.simulation import (
 from placement.experiments.statistics import paired
 from placement.experiments.workers import Workers
 from placement.model.cluster import Cluster, Gpu
-from placement.traces.mix import fresh, scaled
-from placement.traces.trace import Trace
+from placement.traces.job_trace import JobTrace, fresh, scaled
 
 pytestmark = pytest.mark.slow
 
@@ -120,11 +119,13 @@ class TestRuns:
 
     def test_the_key_is_that_of_the_jobs_whatever_their_name(self):
         trace = scaled(8, 0, 10)
-        again = Trace.of(
-            "other", [(job, "file:1") for job in reversed(trace.jobs)], trace.seconds_per_simulated_s
+        again = JobTrace.of(
+            "other",
+            [(job, "file:1") for job in reversed(trace.jobs)],
+            seconds_per_simulated_s=trace.seconds_per_simulated_s,
         )
         assert key_of(again, POLICIES[0]) == key_of(trace, POLICIES[0])
-        assert key_of(Trace("x", trace.jobs), POLICIES[0]) != key_of(trace, POLICIES[0])
+        assert key_of(JobTrace("x", trace.jobs), POLICIES[0]) != key_of(trace, POLICIES[0])
 
 
 class TestLog:

@@ -17,7 +17,7 @@ from placement.cli.simulation import fit as fit_command
 from placement.experiments.fit import Measurement, fit, non_negative, read_measurements
 from placement.experiments.measurements import as_csv
 from placement.experiments.statistics import two_sided
-from placement.model.contention import Contention
+from placement.model.job import Contention
 from placement.plots.fit import figure
 
 DATA = Path(__file__).parents[1] / "data"

@@ -8,15 +8,8 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.experiments.service_profile import profile
-from placement.model.parameter_server.service_times import ServiceTimes
-from tests.unit.placement.experiments.captures import (
-    MS,
-    MSS,
-    SERVER,
-    WORKER,
-    Capture,
-    training,
-)
+from placement.model.service_times import ServiceTimes
+from tests.unit.placement.experiments.captures import MS, MSS, SERVER, WORKER, Capture, training
 
 TIMES = pytest.approx((0.030, 0.070, 0.020, 0.080), rel=1e-9)
 

@@ -13,7 +13,7 @@ from placement.gate import gatekeeper
 from placement.gate.gatekeeper import GRACE_NS, PATIENCE_NS, STALLED_NS, Gatekeeper
 from placement.gate.messages import Ask, GateJob
 from placement.gate.state import GateState, GateUser, gate_policy
-from placement.model.contention import Contention
+from placement.model.job import Contention
 
 WORLD = 7
 CONTENTION = Contention(Fraction(0), Fraction(1), Fraction(0))

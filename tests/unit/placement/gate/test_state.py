@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.gate.state import GateState, gate_policy
-from placement.model.adadual import starts_now
-from placement.model.contention import Contention
+from placement.model.job import Contention
+from tests.unit.placement.model.adadual import starts_now
 
 SIMPLE = Contention(Fraction(1000), Fraction(2), Fraction(1))
 """a = 1000 ns, b = 2 ns/byte, eta = 1 ns/byte: two at once take 5 ns/byte each, three 8."""

@@ -9,12 +9,11 @@ from mltcp.core.errors import MltcpError, UsageError
 from placement.learning.environment import NAME, ContentionEnvironment
 from placement.learning.episodes import Episodes, EpisodeSettings, row
 from placement.learning.lessons import rule_steps
-from placement.model.throughput.table import TableModel, published_table
+from placement.model.throughput_table import TableModel, published_table
 from placement.policies.schedulers.contention.rule import find_rule
 from placement.policies.schedulers.contention.world import trial_of
-from placement.simulator.rates.rounds.episode import MOST_ROUNDS
-from placement.simulator.rates.rounds.run import run_rule
-from placement.simulator.rates.rounds.settings import RoundsSettings
+from placement.simulator.rates.rounds.loop import MOST_ROUNDS
+from placement.simulator.rates.rounds.run import RoundsSettings, run_rule
 
 S = 10**9
 TABLE = published_table()

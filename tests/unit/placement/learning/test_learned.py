@@ -10,9 +10,9 @@ import pytest
 from mltcp.core.errors import UsageError
 from placement.cli import main as cli
 from placement.learning.episodes import Episodes, EpisodeSettings, kind_names, row
-from placement.learning.evaluation import check_fits, estimate, play
+from placement.learning.evaluation import check_gpus, estimate, play
 from placement.learning.lessons import watch
-from placement.model.throughput.table import TableModel, published_table
+from placement.model.throughput_table import TableModel, published_table
 from placement.policies.schedulers.contention.learned.checkpoint import (
     FORMAT,
     STEPS,
@@ -25,8 +25,7 @@ from placement.policies.schedulers.contention.learned.checkpoint import (
 from placement.policies.schedulers.contention.learned.learned import network_of, prefer
 from placement.policies.schedulers.contention.rule import find_rule
 from placement.policies.schedulers.registry import named_scheduler
-from placement.simulator.rates.rounds.run import run_rule, run_scheduler
-from placement.simulator.rates.rounds.settings import RoundsSettings
+from placement.simulator.rates.rounds.run import RoundsSettings, run_rule, run_scheduler
 
 TABLE = published_table()
 ROUNDS = RoundsSettings(TableModel(TABLE), restart_ns=30 * 10**9)
@@ -222,10 +221,10 @@ def test_a_file_that_is_no_checkpoint(tmp_path, capsys):
 def test_a_checkpoint_of_another_shape():
     checkpoint = drawn(RUNS)
     with pytest.raises(UsageError, match="checkpoint: steps: expected 143, got 127"):
-        check_fits(checkpoint, Episodes(replace(RUNS, stops=True), 1))
+        check_gpus(checkpoint, Episodes(replace(RUNS, stops=True), 1))
     other = replace(RUNS, rounds=RoundsSettings(TableModel(TABLE), nodes=5))
     with pytest.raises(UsageError, match="checkpoint: nodes: expected 5, got 4"):
-        check_fits(checkpoint, Episodes(other, 1))
+        check_gpus(checkpoint, Episodes(other, 1))
 
 
 def test_evaluate_prints_ratios_to_the_first_rule(tmp_path, capsys):

@@ -10,7 +10,7 @@ from gymnasium.utils.env_checker import check_env
 from placement.cli import main as cli
 from placement.learning.environment import EPISODES_A_TRACE, PUBLISHED_NAME, TRACES, PublishedEnvironment
 from placement.learning.episodes import EpisodeSettings
-from placement.model.throughput.table import TableModel, published_table
+from placement.model.throughput_table import TableModel, published_table
 from placement.policies.schedulers.contention.learned.checkpoint import Checkpoint
 from placement.policies.schedulers.contention.learned.published import (
     RULE_OF,
@@ -23,10 +23,8 @@ from placement.policies.schedulers.contention.rounds import begin_decision
 from placement.policies.schedulers.contention.rule import find_rule
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.rounds.loop import admit
-from placement.simulator.rates.rounds.run import run_rule, run_scheduler, world_of
-from placement.simulator.rates.rounds.settings import RoundsSettings
-from placement.traces.contention.mix import ContentionMix
-from placement.traces.contention.trace import ContentionJob, ContentionTrace
+from placement.simulator.rates.rounds.run import RoundsSettings, run_rule, run_scheduler, world_of
+from placement.traces.contention import ContentionJob, ContentionMix, ContentionTrace
 
 S = 10**9
 TABLE = published_table()

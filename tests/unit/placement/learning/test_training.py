@@ -13,12 +13,11 @@ from placement.learning.evaluation import play
 from placement.learning.lessons import watch
 from placement.learning.training import train
 from placement.learning.training_folder import TrainingSettings
-from placement.model.throughput.table import TableModel, published_table
+from placement.model.throughput_table import TableModel, published_table
 from placement.policies.schedulers.contention.learned.checkpoint import Checkpoint
 from placement.policies.schedulers.contention.rule import find_rule
 from placement.policies.schedulers.registry import named_scheduler
-from placement.simulator.rates.rounds.run import run_rule, run_scheduler
-from placement.simulator.rates.rounds.settings import RoundsSettings
+from placement.simulator.rates.rounds.run import RoundsSettings, run_rule, run_scheduler
 
 TABLE = published_table()
 ROUNDS = RoundsSettings(TableModel(TABLE))

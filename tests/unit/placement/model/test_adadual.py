@@ -12,7 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.model.adadual import (
+from placement.model.job import PUBLISHED, Contention
+from placement.model.state import JOB, LINK, PLACE
+from placement.policies.communication import starts_beside_any as starts
+from tests.unit.placement.model.adadual import (
     average_c1,
     average_c2,
     best_start,
@@ -23,9 +26,6 @@ from placement.model.adadual import (
     theorem_1,
     theorem_2,
 )
-from placement.model.contention import PUBLISHED, Contention
-from placement.model.state import JOB, LINK, PLACE
-from placement.policies.communication import starts_beside_any as starts
 
 STEPS = 8
 """Into how many parts the starts that are tried divide each stage; sizes are multiples of it, to stay integers."""

@@ -90,7 +90,7 @@ def test_a_new_a_moved_and_a_removed_source_change_the_folder(copy):
     seen.append(compiling._sources_digest())
     new.rename(copy / "moved.py")
     seen.append(compiling._sources_digest())
-    (copy / "simulator" / "exact" / "use.py").unlink()
+    (copy / "simulator" / "exact" / "transfers.py").unlink()
     seen.append(compiling._sources_digest())
     assert len({*seen}) == 4
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.model.contention import PUBLISHED, AllReduce, Contention
+from placement.model.job import PUBLISHED, Contention
+from tests.unit.placement.model.all_reduce import AllReduce
 
 positive = st.fractions(Fraction(1, 1000), 1000)
 contentions = st.builds(Contention, st.fractions(0, 10**6), positive, st.fractions(0, 1000))

@@ -3,10 +3,10 @@
 import pytest
 
 from mltcp.core.errors import UsageError
-from placement.model.parameter_server.prediction import throughput
-from placement.model.parameter_server.service_times import ServiceTimes
-from placement.model.throughput.parameter_server import ParameterServer, ServerNode
-from placement.model.throughput.throughput import Workload, spread
+from placement.model.parameter_server import ParameterServer, ServerNode
+from placement.model.queueing import throughput
+from placement.model.service_times import ServiceTimes
+from placement.model.throughput import Workload, spread
 
 ALEXNET = Workload("AlexNet", 62_250_000, 1024, 5_695_687_551, 1_200_000, 90)
 """Of Table III: 249 MB, 7 TFLOP a batch on 1,229 GFLOPS."""

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.table import (
+from placement.model.throughput import Neighbour
+from placement.model.throughput_table import (
     COMBINATIONS,
     ISOLATED,
     PUBLISHED,
@@ -17,12 +18,11 @@ from placement.model.throughput.table import (
     Layout,
     SensitivityTable,
     TableModel,
+    TableTimes,
     published_table,
     read_table,
     workload_of,
 )
-from placement.model.throughput.table_times import TableTimes
-from placement.model.throughput.throughput import Neighbour
 
 TABLE = published_table()
 SMALL = [layout for layout in TABLE.samples_per_s if layout.nodes <= 4]
@@ -146,19 +146,34 @@ def test_layouts_without_rows():
             "",
             "ratio of FSDP on 8 GPUs of 4 nodes beside MoE .* got a hole",
         ),
-        (RATIOS, r"(?m)^(FSDP,8,4,MoE,8,2),.*$", r"\1,1.01", r"csv:\d+: shared_over.* up to 1, got 1.01"),
+        (
+            RATIOS,
+            r"(?m)^(FSDP,8,4,MoE,8,2),.*$",
+            r"\1,1.01",
+            r"csv:\d+: shared_over.*: 1.01 is out of range; expected more .* up to 1",
+        ),
         (
             RATIOS,
             r"(?m)^(FSDP,8,4,MoE,8,2),.*$",
             r"\1,-0.1",
-            r"csv:\d+: shared_over.* more than 0 .* got -0.1",
+            r"csv:\d+: shared_over.*: -0.1 is out of range; expected more than 0",
         ),
-        (RATIOS, r"(?m)^(FSDP,8,4,MoE,8,2),.*$", r"\1,nan", r"csv:\d+: shared_over.* a number, got 'nan'"),
+        (RATIOS, r"(?m)^(FSDP,8,4,MoE,8,2),.*$", r"\1,nan", r"csv:\d+: shared_over.*: 'nan' is no number"),
         (RATIOS, r"(?m)^(FSDP,8,4,MoE,8,2,.*)$", "\\1\n\\1", "expected each once"),
-        (RATIOS, r"other_nodes,", "other_hosts,", "columns: expected .*, got no other_nodes"),
-        (ISOLATED, r"(?m)^MoE,8,4,.*\n", "", "layout: expected one of isolated_throughput.csv, got MoE on 8"),
+        (
+            RATIOS,
+            r"other_nodes,",
+            "other_hosts,",
+            "csv:1: other_nodes: the column is missing; expected target_model",
+        ),
+        (
+            ISOLATED,
+            r"(?m)^MoE,8,4,.*\n",
+            "",
+            "_model: no layout MoE on 8 .*; expected one of isolated_throughput.csv",
+        ),
         (ISOLATED, r"(?m)^(MoE,8,4,2),.*$", r"\1,0", "samples_per_s of MoE on 8 .* expected more than 0"),
-        (ISOLATED, r"(?m)^(MoE,8,4,2),.*$", r"\1", "line: expected 5 fields, got 4"),
+        (ISOLATED, r"(?m)^(MoE,8,4,2),.*$", r"\1", "line: 4 fields; expected 5"),
     ],
 )
 def test_bad_tables_are_refused(tmp_path, file, pattern, replacement, message):

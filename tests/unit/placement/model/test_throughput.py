@@ -3,9 +3,8 @@ from fractions import Fraction
 import pytest
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.ring import RingAllReduce
-from placement.model.throughput.throughput import Workload, gpus_of, spread
-from placement.traces.deadlines.drs import WORKLOADS
+from placement.model.throughput import RingAllReduce, Workload, gpus_of, spread
+from placement.traces.deadlines import WORKLOADS
 
 RING = RingAllReduce()
 BY_NAME = {workload.name: workload for workload in WORKLOADS}

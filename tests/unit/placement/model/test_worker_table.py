@@ -5,8 +5,7 @@ from fractions import Fraction
 import pytest
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.throughput import Workload
-from placement.model.throughput.worker_table import WorkerTable
+from placement.model.throughput import WorkerTable, Workload
 
 TABLE = WorkerTable((("a", (2.0, 3.5)), ("b", (1.0,))))
 

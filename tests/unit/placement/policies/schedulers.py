@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placement.policies.schedulers.scheduler import JobView
-from placement.simulator.two_tier import two_tier
+from placement.simulator.scheduled_cluster import two_tier
 
 S = 10**9
 RACKS = two_tier(4, 2)

@@ -9,23 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.model.cluster import Cluster
-from placement.model.throughput.ring import RingAllReduce
+from placement.model.throughput import RingAllReduce
 from placement.policies.schedulers.admission import admitted
 from placement.policies.schedulers.elastic import ElasticDensity
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduler import JobView
 from placement.policies.schedulers.speeds import efficiency, efficient_scheme, speeds_of
-from placement.simulator.rates.rate_job import ModelTimes, RateJob
+from placement.simulator.rates.timed_job import ModelTimes, TimedJob
 from placement.simulator.scheduled_job import ScheduledJob
-from placement.traces.deadlines.drs import WORKLOADS
-from placement.traces.deadlines.trace import DeadlineJob
+from placement.traces.deadlines import WORKLOADS, DeadlineJob
 
 NAMED = {workload.name: workload for workload in WORKLOADS}
 
 
 def view(workload, alpha, name="j"):
     job = DeadlineJob.with_priority(name, 0, workload, Fraction(alpha))
-    return ScheduledJob(RateJob(job, ModelTimes(RingAllReduce(), workload, 4), 16)).view(0)
+    return ScheduledJob(TimedJob.elastic(job, ModelTimes(RingAllReduce(), workload, 4), 16)).view(0)
 
 
 class Linear:

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.policies.schedulers.candidates import PlacementRequest, best_shares, placements, racks_of
-from placement.simulator.two_tier import two_tier
+from placement.simulator.scheduled_cluster import two_tier
 
 CLUSTER = two_tier(4, 2)
 

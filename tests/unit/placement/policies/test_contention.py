@@ -8,18 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.table import TableModel, published_table
+from placement.model.throughput_table import TableModel, published_table
 from placement.policies.schedulers.contention.marginal import best_start, reopt
 from placement.policies.schedulers.contention.places import gain, start, utility, weigh_running
 from placement.policies.schedulers.contention.rule import NAMES, ORDERED_RULES, RULES, find_rule
 from placement.policies.schedulers.contention.world import WAITS
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import scheduling_policy
-from placement.simulator.rates.rounds.round_job import RoundJob
-from placement.simulator.rates.rounds.run import world_of
-from placement.simulator.rates.rounds.settings import RoundsSettings
+from placement.simulator.rates.rounds.run import RoundsSettings, world_of
+from placement.simulator.rates.timed_job import TimedJob
 from placement.simulator.scheduled_job import ScheduledJob
-from placement.traces.contention.mix import ContentionMix
+from placement.traces.contention import ContentionMix
 
 MODEL = TableModel(published_table())
 SETTINGS = RoundsSettings(MODEL)
@@ -87,7 +86,7 @@ def views(now_ns, jobs, running):
     trace = ContentionMix(None, jobs=jobs).trace(0, MODEL.table)
     found = []
     for job in trace.jobs:
-        scheduled = ScheduledJob(RoundJob(job, MODEL), running.get(job.name, ()))
+        scheduled = ScheduledJob(TimedJob.fixed(job, MODEL), running.get(job.name, ()))
         found.append(scheduled.view(0, now_ns))
     return found
 

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.model.throughput.ring import RingAllReduce
+from placement.model.throughput import RingAllReduce
 from placement.policies.schedulers.deadlines.rules import RULES
 from placement.policies.schedulers.deadlines.scheduler import DeadlineScheduler
 from placement.policies.schedulers.free_gpus import FreeGpus, by_node
-from placement.simulator.rates.rate_job import ModelTimes, RateJob
+from placement.simulator.rates.timed_job import ModelTimes, TimedJob
 from placement.simulator.scheduled_job import ScheduledJob
-from placement.traces.deadlines.drs import WORKLOADS
-from placement.traces.deadlines.trace import DeadlineJob
+from placement.traces.deadlines import WORKLOADS, DeadlineJob
 from tests.unit.placement.policies.deadlines_reference import gains, schemes
 from tests.unit.placement.policies.schedulers import view
 
@@ -28,7 +27,7 @@ FREE = st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(any)
 def waiting(workload, alpha, bandwidth=10):
     job = DeadlineJob.with_priority("j", 0, workload, Fraction(alpha))
     model = RingAllReduce(bandwidth * 10**9, bandwidth * 6 * 10**8)
-    return ScheduledJob(RateJob(job, ModelTimes(model, workload, 4), 16)).view(0)
+    return ScheduledJob(TimedJob.elastic(job, ModelTimes(model, workload, 4), 16)).view(0)
 
 
 JOBS = st.builds(

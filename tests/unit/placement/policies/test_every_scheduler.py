@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.model.throughput.ring import RingAllReduce
+from placement.model.throughput import RingAllReduce
 from placement.policies.schedulers.registry import SCHEDULERS, named_scheduler
 from placement.policies.schedulers.scheduler import JobView
-from placement.simulator.rates.rate_job import ModelTimes
-from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.drs import WORKLOADS
+from placement.simulator.rates.timed_job import ModelTimes, RatesSettings
+from placement.traces.deadlines import WORKLOADS
 from tests.unit.placement.policies.schedulers import S, check_complete
 
 RESTART_NS = 7 * S

@@ -12,16 +12,10 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster
-from placement.model.parameter_server.prediction import Method
-from placement.model.throughput.parameter_server import ParameterServer, ServerNode
+from placement.model.parameter_server import ParameterServer, ServerNode
+from placement.model.queueing import Method
 from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS, JsqChunk, Settings
-from placement.policies.schedulers.response.rules import (
-    divide,
-    expect,
-    fill_marginal,
-    fill_shortest,
-    want,
-)
+from placement.policies.schedulers.response.rules import divide, expect, fill_marginal, fill_shortest, want
 from placement.policies.schedulers.response.tables import (
     POWER,
     JobSpeeds,
@@ -45,7 +39,7 @@ from placement.policies.schedulers.response.widths import (
 from placement.policies.schedulers.scheduler import JobView
 from placement.policies.schedulers.speeds import speeds_of
 from placement.simulator.rates.response.settings import speeds_of_model
-from placement.traces.async_sgd.models import ALEXNET, GOOGLENET, NIN, SETS, VGG19
+from placement.traces.async_sgd import ALEXNET, GOOGLENET, NIN, SETS, VGG19
 from tests.unit.placement.policies import response_reference as plain
 
 NODES = 100

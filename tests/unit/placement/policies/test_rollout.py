@@ -9,20 +9,12 @@ from hypothesis import settings as hypothesis_settings
 
 from mltcp.core.errors import UsageError
 from placement.policies.schedulers.edf_rollout import EdfRollout
-from placement.policies.schedulers.futures import (
-    WAIT,
-    Machines,
-    Options,
-    Queue,
-    best_choice,
-    draw,
-    met_after,
-)
+from placement.policies.schedulers.futures import WAIT, Machines, Options, Queue, best_choice, draw, met_after
 from placement.policies.schedulers.non_preemptive import NonPreemptive, Scheme
 from placement.policies.schedulers.scheduler import deadline_of
 from placement.policies.schedulers.speeds import efficient_options, efficient_scheme
-from placement.simulator.rates.rate_job import ModelTimes, RateJob
 from placement.simulator.rates.run import run_rates
+from placement.simulator.rates.timed_job import ModelTimes, TimedJob
 from placement.simulator.scheduled_job import ScheduledJob
 from tests.unit.placement.simulator.rates.whole_jobs import settings, traces
 
@@ -90,7 +82,9 @@ def test_a_future_is_what_a_run_of_the_base_rule_gives(trace, setup):
         efficient_options(view, view.iterations, setup.gpus, setup.nodes * setup.gpus)
         for view in (
             ScheduledJob(
-                RateJob(job, ModelTimes(setup.model, job.workload, setup.gpus), setup.nodes * setup.gpus)
+                TimedJob.elastic(
+                    job, ModelTimes(setup.model, job.workload, setup.gpus), setup.nodes * setup.gpus
+                )
             ).view(0)
             for job in trace.jobs
         )

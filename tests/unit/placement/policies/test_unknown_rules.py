@@ -2,7 +2,7 @@
 
 import pytest
 
-from placement.model.throughput.table import TableModel, published_table
+from placement.model.throughput_table import TableModel, published_table
 from placement.policies.communication import starts
 from placement.policies.placing import choose
 from placement.policies.schedulers.contention.rounds_scheduler import decide
@@ -16,9 +16,8 @@ from placement.policies.schedulers.response.catalogue import ResponseScheduler
 from placement.policies.schedulers.response.rules import divide
 from placement.policies.schedulers.response.tables import ResponseRule
 from placement.simulator.rates.rounds.loop import admit
-from placement.simulator.rates.rounds.run import world_of
-from placement.simulator.rates.rounds.settings import RoundsSettings
-from placement.traces.contention.mix import ContentionMix
+from placement.simulator.rates.rounds.run import RoundsSettings, world_of
+from placement.traces.contention import ContentionMix
 from tests.unit.placement.policies.schedulers import RACKS, view
 
 NOBODYS = 99

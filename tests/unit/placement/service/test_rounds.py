@@ -7,7 +7,7 @@ from placement.cli.main import main
 from placement.client.client import Client, ServiceError
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
-from placement.model.throughput.table import Layout, published_table, read_table
+from placement.model.throughput_table import Layout, published_table, read_table
 from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb
 from tests.unit.placement.learning.test_learned import RUNS, drawn

@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from placement.model.cluster import Cluster, Gpu, Server, Switch
-from placement.model.contention import Contention
-from placement.model.job import Job, Model
+from placement.model.job import Contention, Job, Model
 from placement.policies.catalogue import PLACEMENT_NAMES, communication_policy, placement_policy
 from placement.simulator.exact.simulation import simulate
 from tests.unit.placement.simulator.exact_reference import Reference

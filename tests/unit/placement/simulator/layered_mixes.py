@@ -4,17 +4,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from placement.model.cluster import Cluster, Gpu
-from placement.model.contention import Contention
-from placement.model.job import Job, Model
+from placement.model.job import Contention, Job, Model
 from placement.policies.catalogue import CommunicationPolicy, communication_policy, placement_policy
 from placement.policies.placing import seed_placements
-from placement.simulator.exact import loop
+from placement.simulator.exact import simulation
 from placement.simulator.exact.compute import dispatch
-from placement.simulator.exact.deciding import decide
-from placement.simulator.exact.event_heap import soonest
-from placement.simulator.exact.placing import arrive, place_queue
+from placement.simulator.exact.decisions import arrive, decide, place_queue
+from placement.simulator.exact.event_heap import next_end, soonest
 from placement.simulator.exact.simulation import simulate
-from placement.simulator.exact.task_ends import next_end
 from placement.simulator.exact.world import build
 from tests.unit.placement.simulator.exact_mixes import Result, random_mix, results
 from tests.unit.placement.simulator.layered_reference import LayeredReference
@@ -66,13 +63,13 @@ def _result(job):
 
 
 def instants(world, seed=0):
-    """Do as `loop.run` does, and come back after every instant with what time it is."""
+    """Do as `simulation.run` does, and come back after every instant with what time it is."""
     core, jobs = world.core[0], world.jobs
     seed_placements(seed)
     while core["ended"] < len(jobs):
         arriving = [jobs["arrival"][core["arrived"]]] if core["arrived"] < len(jobs) else []
         now = int(min(next_end(world.ends), soonest(world.event_heap), *arriving))
-        loop._end_what_is_due(world, now)
+        simulation._end_what_is_due(world, now)
         while core["arrived"] < len(jobs) and jobs["arrival"][core["arrived"]] == now:
             arrive(world, core["arrived"])
             core["arrived"] += 1

@@ -5,9 +5,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from placement.simulator.exact import task_ends
-from placement.simulator.exact.event_heap import NEVER, drop, empty, pop, put, soonest
-from placement.simulator.exact.task_ends import next_end, note_end, take_ended
+from placement.simulator.exact.event_heap import (
+    NEVER,
+    drop,
+    empty,
+    next_end,
+    no_tasks,
+    note_end,
+    pop,
+    put,
+    soonest,
+    take_ended,
+)
 
 ITEMS = 30
 items = st.integers(0, ITEMS - 1)
@@ -90,7 +99,7 @@ class TaskEndsAsADictionary(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.ends, self.due, self.now = task_ends.none(ITEMS), {}, 0
+        self.ends, self.due, self.now = no_tasks(ITEMS), {}, 0
 
     @rule(gpus=st.sets(items), durations=st.lists(st.integers(0, 4), min_size=1))
     def begin(self, gpus, durations):

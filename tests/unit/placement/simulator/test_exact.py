@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster, Gpu, Server, Switch
-from placement.model.contention import PUBLISHED, Contention
-from placement.model.job import Job, Model
-from placement.traces import models
+from placement.model.job import PUBLISHED, Contention, Job, Model
+from placement.traces import job_trace
 from tests.unit.placement.simulator.exact_mixes import (
     COMMUNICATIONS,
     Mix,
@@ -64,7 +63,7 @@ def test_the_same_as_told_plainly_in_corners(mix, seed):
 @pytest.mark.parametrize("placement", ["random", "lwf"])
 def test_the_same_as_told_plainly_at_the_size_of_the_paper(placement, communication):
     chance = random.Random(communication)
-    table = list(models.PUBLISHED.values())
+    table = list(job_trace.PUBLISHED.values())
     jobs = [
         Job(number, chance.randrange(10**9), chance.choice([1, 2, 4, 8, 12]), 2, chance.choice(table))
         for number in range(12)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from mltcp.core.demand import Phase
 from mltcp.core.errors import UsageError
-from placement.simulator.fluid.fluid import Fluid
+from placement.simulator.fluid import Fluid
 from tests.unit.placement.simulator import fluid_reference
 
 MS = 10**6

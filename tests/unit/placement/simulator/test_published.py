@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 from mltcp.core.errors import UsageError
 from placement.model.compiled import compiled
 from placement.model.job import Job, Model
-from placement.simulator.published import run as published
-from placement.simulator.published import twister
-from placement.simulator.published.loop import run_to_end
-from placement.simulator.published.rules import ADA_DUAL, PlacementRule, PublishedRules
-from placement.simulator.published.state import initial_state
-from placement.traces.mix import fresh
-from placement.traces.models import PUBLISHED
+from placement.simulator.published import placing
+from placement.simulator.published import simulation as published
+from placement.simulator.published.simulation import run_to_end
+from placement.simulator.published.state import ADA_DUAL, PlacementRule, PublishedRules, initial_state
+from placement.traces.job_trace import PUBLISHED, fresh
 from tests.unit.placement.simulator.long_tests import ALL, everything
 from tests.unit.placement.simulator.published_reference import Reference
 
@@ -280,7 +278,7 @@ def test_sizes_are_the_floats_that_the_published_code_read(megabytes):
 @compiled
 def draw(state, numbers):
     for at in range(len(numbers)):
-        numbers[at] = twister.random(state)
+        numbers[at] = placing.random(state)
 
 
 @given(st.integers(0, 2**64), st.lists(st.integers(0, 2000), min_size=1, max_size=4))
@@ -289,7 +287,7 @@ def test_numbers_are_those_of_python(seed, skipped):
     state = initial_state([job(0)], PublishedRules(PlacementRule.RANDOM, 1, 1, False), seed)
     reference = random.Random(seed)
     for count in skipped:
-        twister.skip(state, count)
+        placing.skip(state, count)
         numbers = np.zeros(700)
         draw(state, numbers)
         for _ in range(count):

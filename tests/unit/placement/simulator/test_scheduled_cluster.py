@@ -8,8 +8,7 @@ from mltcp.core.errors import MltcpError, UsageError
 from placement.policies.schedulers.registry import SCHEDULERS, named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy, scheduling_policy, traffic
 from placement.simulator.fluid_executor import FluidSettings
-from placement.simulator.scheduled_cluster import run_trace
-from placement.simulator.two_tier import two_tier
+from placement.simulator.scheduled_cluster import run_trace, two_tier
 from placement.traces.poisson import dynamic, poisson
 from placement.traces.sets import JobSet, TracedJob
 from tests.unit.placement.policies.schedulers import check_complete

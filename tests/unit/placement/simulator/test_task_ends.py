@@ -6,8 +6,7 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from placement.simulator.exact.event_heap import NEVER
-from placement.simulator.exact.task_ends import next_end, none, note_end, take_ended
+from placement.simulator.exact.event_heap import NEVER, next_end, no_tasks, note_end, take_ended
 
 
 def take_all(ends):
@@ -26,7 +25,7 @@ def test_everything_comes_out_in_order(spread):
         chance = random.Random(seed)
         count = chance.randint(1, 60)
         due = [chance.randint(0, spread) for _ in range(count)]
-        ends = none(count)
+        ends = no_tasks(count)
         for gpu in chance.sample(range(count), count):
             note_end(ends, gpu, due[gpu])
         out = []
@@ -39,7 +38,7 @@ def test_everything_comes_out_in_order(spread):
 def test_all_the_room_is_used_again_and_again():
     # Every GPU in a group of its own, thousands of times: groups are handed back, and none is lost or used twice.
     chance, count, now = random.Random(1), 17, 0
-    ends, due = none(count), {}
+    ends, due = no_tasks(count), {}
     for _ in range(3000):
         for gpu in set(range(count)) - due.keys():
             due[gpu] = now + chance.choice([0, 1, 1, 2, 50, 10**6])
@@ -51,7 +50,7 @@ def test_all_the_room_is_used_again_and_again():
 
 
 def test_those_noted_together_are_one_group():
-    ends = none(6)
+    ends = no_tasks(6)
     for gpu in (4, 2, 5):
         note_end(ends, gpu, 30)
     for gpu in (0, 1):
@@ -65,7 +64,7 @@ def test_those_noted_together_are_one_group():
 
 
 def test_a_group_that_was_taken_is_added_to_no_more():
-    ends = none(2)
+    ends = no_tasks(2)
     note_end(ends, 0, 10)
     assert take_all(ends) == (10, [[0]])
     note_end(ends, 1, 10)
@@ -74,6 +73,6 @@ def test_a_group_that_was_taken_is_added_to_no_more():
 
 
 def test_nothing_runs_at_first():
-    assert next_end(none(3)) == NEVER
-    assert next_end(none(0)) == NEVER
-    assert none(3).following.dtype == np.int64
+    assert next_end(no_tasks(3)) == NEVER
+    assert next_end(no_tasks(0)) == NEVER
+    assert no_tasks(3).following.dtype == np.int64

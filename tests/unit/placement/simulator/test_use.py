@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from placement.model.job import Job, Model
-from placement.simulator.exact.loop import run
-from placement.simulator.exact.use import note_use
+from placement.simulator.exact.simulation import run
+from placement.simulator.exact.transfers import note_use
 from tests.unit.placement.simulator.exact_mixes import ns
 from tests.unit.placement.simulator.layered_mixes import YIELDING, alone_on_two, instants, layered_mix
 

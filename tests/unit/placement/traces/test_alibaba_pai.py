@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.model.job import Job
+from placement.model.table_reader import Source
 from placement.traces import alibaba_pai
-from placement.traces.models import PUBLISHED, assigned
+from placement.traces.job_trace import PUBLISHED, assigned
 from placement.traces.read import read
-from placement.traces.source import Source
 
 DATA = Path(__file__).parents[1] / "data"
 JOBS = (DATA / alibaba_pai.JOB_TABLE).read_text()

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from mltcp.core.errors import UsageError
-from placement.traces.async_sgd.models import ALEXNET, SETS
-from placement.traces.async_sgd.trace import AsyncTrace, draw_trace
+from placement.traces.async_sgd import ALEXNET, SETS, AsyncTrace, draw_trace
 
 
 def test_a_trace_is_drawn_in_the_order_of_the_specification():

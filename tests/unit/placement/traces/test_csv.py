@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.model.job import Job, Model
-from placement.traces import csv, mix
-from placement.traces.models import PAPER, PUBLISHED
+from placement.model.table_reader import Source
+from placement.traces import csv, job_trace
+from placement.traces.job_trace import PAPER, PUBLISHED, JobTrace
 from placement.traces.read import read
-from placement.traces.source import Source
-from placement.traces.trace import Trace
 
 SHORT = "job_id,arrival_s,num_gpus,iterations,model"
 LONG = ",".join(csv.COLUMNS)
@@ -175,7 +174,7 @@ def test_rounded_seconds_beside_exact_milliseconds():
 
 
 def test_the_order_of_lines_does_not_matter():
-    lines = csv.written(mix.fresh(3, 10)).splitlines()
+    lines = csv.written(job_trace.fresh(3, 10)).splitlines()
     shuffled = [lines[0], *sorted(lines[1:], key=lambda line: line[::-1])]
     assert shuffled != lines
     assert parse("\n".join(shuffled)) == parse("\n".join(lines))
@@ -197,25 +196,25 @@ SCALES = st.sampled_from([Fraction(1), Fraction(100), Fraction(7)])
 @pytest.mark.slow
 @given(st.lists(JOBS, min_size=1, max_size=6, unique_by=lambda job: job.job_id), SCALES)
 def test_what_is_written_reads_the_same(jobs, scale):
-    trace = Trace.of("t", [(job, "here") for job in jobs], scale)
+    trace = JobTrace.of("t", [(job, "here") for job in jobs], seconds_per_simulated_s=scale)
     assert parse(csv.written(trace)) == trace
 
 
 @given(st.integers(1, 10**15), st.integers(1, 30))
 def test_seconds_of_odd_scales_are_rounded_and_still_agree(arrival_ns, part):
     job = Job(0, arrival_ns, 1, part * 3, PUBLISHED["lstm"])
-    trace = Trace("t", (job,), Fraction(1, 3))
+    trace = JobTrace("t", (job,), seconds_per_simulated_s=Fraction(1, 3))
     assert parse(csv.written(trace)) == trace
 
 
 def test_iterations_that_are_not_whole_at_the_papers_scale_cannot_be_written():
-    trace = Trace("t", (Job(0, 0, 1, 2, PUBLISHED["lstm"]),), Fraction(1, 3))
+    trace = JobTrace("t", (Job(0, 0, 1, 2, PUBLISHED["lstm"]),), seconds_per_simulated_s=Fraction(1, 3))
     with pytest.raises(UsageError, match="t: job 0: 2 iterations times 1/3"):
         csv.written(trace)
 
 
 def test_write(tmp_path):
-    trace = mix.fresh(0, 10)
+    trace = job_trace.fresh(0, 10)
     path = tmp_path / f"{trace.name}.csv"
     csv.write(trace, path)
     assert path.read_bytes() == csv.written(trace).encode()
@@ -226,7 +225,7 @@ def test_write(tmp_path):
 
 def test_written_fractions_are_exact():
     model = replace(PAPER["vgg16"], forward_ns=35_800_001)
-    trace = Trace("t", (Job(0, 1, 1, 1, model),))
+    trace = JobTrace("t", (Job(0, 1, 1, 1, model),))
     row = "0,0.000000001,1,1,vgg16,0.000001,1,526.4,35.800001,53.7,4527,16"
     assert csv.written(trace) == f"{LONG}\r\n{row}\r\n"
 

@@ -3,9 +3,8 @@ from fractions import Fraction
 import pytest
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.throughput import Workload
-from placement.traces.deadlines.drs import DrsMix
-from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
+from placement.model.throughput import Workload
+from placement.traces.deadlines import DeadlineJob, DeadlineTrace, DrsMix
 
 WORK = Workload("w", 1, 1, 3, 5, 1)
 
@@ -64,8 +63,8 @@ def test_bad_jobs_and_traces():
         DeadlineJob.with_priority("none", 5, WORK, Fraction(0))
     job = DeadlineJob("a", 5, WORK, 6)
     with pytest.raises(UsageError, match="expected each name once, got 'a' twice"):
-        DeadlineTrace("t", (job, job), 10)
+        DeadlineTrace("t", (job, job))
     with pytest.raises(UsageError, match="in the order of their arrival"):
-        DeadlineTrace("t", (job, DeadlineJob("b", 4, WORK, 6)), 10)
+        DeadlineTrace("t", (job, DeadlineJob("b", 4, WORK, 6)))
     with pytest.raises(UsageError, match="expected one or more"):
-        DeadlineTrace("t", (), 10)
+        DeadlineTrace("t", ())

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.traces import csv, mix
-from placement.traces.models import PUBLISHED
+from placement.traces import csv, job_trace
+from placement.traces.job_trace import PUBLISHED
 
 # Of the traces that come with the published simulator's results.
 SHA256 = {
@@ -27,12 +27,12 @@ SHA256 = {
 
 @pytest.mark.parametrize(("seed", "scale"), SHA256)
 def test_the_published_traces_to_the_byte(seed, scale):
-    written = csv.written(mix.fresh(seed, scale)).encode()
+    written = csv.written(job_trace.fresh(seed, scale)).encode()
     assert sha256(written).hexdigest() == SHA256[seed, scale]
 
 
 def test_a_job_of_the_published_traces():
-    trace = mix.fresh(0, 10)
+    trace = job_trace.fresh(0, 10)
     (first,) = [job for job in trace.jobs if job.job_id == 0]
     assert (first.arrival_ns, first.gpus, first.iterations) == (6_585_000_000, 1, 48)
     assert first.model == PUBLISHED["lstm"]
@@ -40,42 +40,42 @@ def test_a_job_of_the_published_traces():
     assert trace.seconds_per_simulated_s == 100
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from(mix.SCALES))
+@given(st.integers(0, 2**32 - 1), st.sampled_from(job_trace.SCALES))
 @settings(max_examples=20)
 def test_every_seed_has_the_papers_mix(seed, scale):
-    trace = mix.fresh(seed, scale)
-    assert Counter(job.gpus for job in trace.jobs) == mix.MIX
+    trace = job_trace.fresh(seed, scale)
+    assert Counter(job.gpus for job in trace.jobs) == job_trace.MIX
     assert all(scale <= job.iterations <= 6 * scale for job in trace.jobs)
     assert all(0 <= job.arrival_ns < 1200 * scale * 10**6 for job in trace.jobs)
     assert all(job.arrival_ns % 10**6 == 0 for job in trace.jobs)
-    assert trace == mix.fresh(seed, scale)
+    assert trace == job_trace.fresh(seed, scale)
 
 
 @given(st.integers(1, 3000), st.integers(0, 99))
 @settings(max_examples=30)
 def test_any_number_of_jobs_in_the_same_proportions(jobs, seed):
-    trace = mix.scaled(jobs, seed)
+    trace = job_trace.scaled(jobs, seed)
     assert sorted(job.job_id for job in trace.jobs) == list(range(jobs))
     counts = Counter(job.gpus for job in trace.jobs)
-    assert all(abs(counts[gpus] - Fraction(jobs * count, 160)) < 1 for gpus, count in mix.MIX.items())
+    assert all(abs(counts[gpus] - Fraction(jobs * count, 160)) < 1 for gpus, count in job_trace.MIX.items())
 
 
 def test_multiples_have_the_papers_proportions_exactly():
-    counts = Counter(job.gpus for job in mix.scaled(20_000).jobs)
-    assert counts == {gpus: 125 * count for gpus, count in mix.MIX.items()}
+    counts = Counter(job.gpus for job in job_trace.scaled(20_000).jobs)
+    assert counts == {gpus: 125 * count for gpus, count in job_trace.MIX.items()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("jobs", "gpus", "span_s"), [(20_000, 8192, 1171.875), (10_000, 64, 75_000)])
 def test_the_load_stays(jobs, gpus, span_s):
-    arrivals_s = [job.arrival_ns / 10**9 for job in mix.scaled(jobs, gpus=gpus).jobs]
+    arrivals_s = [job.arrival_ns / 10**9 for job in job_trace.scaled(jobs, gpus=gpus).jobs]
     assert 0.99 * span_s < max(arrivals_s) < span_s
     assert sum(arrivals_s) / jobs == pytest.approx(span_s / 2, rel=0.05)
 
 
 def test_scaled_to_the_papers_size_is_the_papers():
-    assert mix.scaled(160, 4, 10, 64) == mix.fresh(4, 10)
-    assert mix.scaled(160, 4, 10, 64).name != mix.scaled(161, 4, 10, 64).name
+    assert job_trace.scaled(160, 4, 10, 64) == job_trace.fresh(4, 10)
+    assert job_trace.scaled(160, 4, 10, 64).name != job_trace.scaled(161, 4, 10, 64).name
 
 
 @pytest.mark.parametrize(
@@ -90,5 +90,5 @@ def test_scaled_to_the_papers_size_is_the_papers():
 )
 def test_what_cannot_be_made(arguments, message):
     with pytest.raises(UsageError) as caught:
-        mix.scaled(*arguments)
+        job_trace.scaled(*arguments)
     assert str(caught.value) == message

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.model.job import Job
+from placement.model.table_reader import Source
 from placement.traces import philly
-from placement.traces.models import PAPER, PUBLISHED, assigned
+from placement.traces.job_trace import PAPER, PUBLISHED, assigned
 from placement.traces.read import read
-from placement.traces.source import Source
 
 SAMPLE = Path(__file__).parents[1] / "data" / "philly_cluster_job_log.json"
 PREFIX = "application_1500000000000_"

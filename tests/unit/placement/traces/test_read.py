@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster, Gpu, Server
 from placement.model.job import Job
-from placement.traces import csv, mix
-from placement.traces.models import PUBLISHED
+from placement.model.table_reader import Source
+from placement.traces import csv, job_trace
+from placement.traces.job_trace import PUBLISHED, JobTrace, check_gpus
 from placement.traces.read import FORMATS, guess, read
-from placement.traces.source import Source
-from placement.traces.trace import Trace, check_fits
 
 DATA = Path(__file__).parents[1] / "data"
 SAMPLES = {
-    "t.csv": "\n".join(csv.written(mix.scaled(6, 1)).splitlines()).encode(),
+    "t.csv": "\n".join(csv.written(job_trace.scaled(6, 1)).splitlines()).encode(),
     "philly.json": (DATA / "philly_cluster_job_log.json").read_bytes(),
     "pai_job_table.csv": (DATA / "pai_job_table.csv").read_bytes(),
     "pai_task_table.csv": (DATA / "pai_task_table.csv").read_bytes(),
@@ -118,43 +117,43 @@ def job(job_id=0, gpus=1, model="lstm", arrival_ns=0):
 
 
 def test_jobs_are_sorted_with_their_places():
-    trace = Trace.of("t", [(job(2, arrival_ns=5), "t:2"), (job(3), "t:3"), (job(1, arrival_ns=5), "t:4")])
+    trace = JobTrace.of("t", [(job(2, arrival_ns=5), "t:2"), (job(3), "t:3"), (job(1, arrival_ns=5), "t:4")])
     assert [each.job_id for each in trace.jobs] == [3, 1, 2]
     assert trace.places == ("t:3", "t:4", "t:2")
 
 
 def test_traces_that_cannot_be():
-    with pytest.raises(UsageError, match="t: no jobs; expected 1 or more"):
-        Trace("t", ())
+    with pytest.raises(UsageError, match="t: jobs: expected one or more, got no jobs"):
+        JobTrace("t", ())
     with pytest.raises(UsageError, match="order"):
-        Trace("t", (job(2), job(1)))
-    with pytest.raises(UsageError, match="b: job_id: 1 is also at a"):
-        Trace.of("t", [(job(1), "a"), (job(1, arrival_ns=1), "b")])
+        JobTrace("t", (job(2), job(1)))
+    with pytest.raises(UsageError, match="t: jobs: expected each name once, got '1' twice"):
+        JobTrace.of("t", [(job(1), "a"), (job(1, arrival_ns=1), "b")])
     with pytest.raises(UsageError, match="t: arrival: job 1 arrives after "):
-        Trace("t", (job(1, arrival_ns=10**18 + 1),))
+        JobTrace("t", (job(1, arrival_ns=10**18 + 1),))
 
 
 def test_a_trace_that_fits():
-    check_fits(mix.fresh(0), Cluster.star(16, 4))
-    check_fits(mix.fresh(0), Cluster.star(8, 4))
-    assert mix.fresh(0).seconds_per_simulated_s == Fraction(1)
+    check_gpus(job_trace.fresh(0), Cluster.star(16, 4))
+    check_gpus(job_trace.fresh(0), Cluster.star(8, 4))
+    assert job_trace.fresh(0).seconds_per_simulated_s == Fraction(1)
 
 
 def test_a_job_larger_than_the_cluster():
     text = "job_id,arrival_s,num_gpus,iterations,model\n0,9,1,1,lstm\n5,1,17,1,lstm\n"
     trace = csv.parse(Source.decode(text.encode(), "t.csv"))
     with pytest.raises(UsageError) as caught:
-        check_fits(trace, Cluster.star(4, 4))
+        check_gpus(trace, Cluster.star(4, 4))
     assert str(caught.value) == "t.csv:3: num_gpus: job 5 wants 17 GPUs; expected the cluster's 16 or less"
-    check_fits(trace, Cluster.star(5, 4))
+    check_gpus(trace, Cluster.star(5, 4))
 
 
 def test_a_job_with_more_memory_than_the_gpus():
     servers = (Server("a", (Gpu(4526),) * 2), Server("b", (Gpu(4527), Gpu(4000))))
     cluster = Cluster(servers)
-    check_fits(Trace("t", (job(0, 1, "vgg16"), job(1, 4, "lstm"))), cluster)
+    check_gpus(JobTrace("t", (job(0, 1, "vgg16"), job(1, 4, "lstm"))), cluster)
     with pytest.raises(UsageError) as caught:
-        check_fits(Trace("t", (job(0, 2, "vgg16"),)), cluster)
+        check_gpus(JobTrace("t", (job(0, 2, "vgg16"),)), cluster)
     message = str(caught.value)
     assert message.startswith("t: train_mem_mb: job 0 (vgg16) wants 4527 MB on each of its GPUs (2)")
     assert "of 4 GPUs 1 have that much, the largest has 4527 MB" in message

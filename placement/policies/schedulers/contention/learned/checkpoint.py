@@ -20,7 +20,7 @@ from mltcp.core.errors import UsageError, shown
 from placement.model.array_files import read_arrays
 from placement.model.cluster import Cluster
 from placement.model.compiled import compiled, compiled_with_arrays
-from placement.model.throughput.table import SensitivityTable
+from placement.model.throughput_table import SensitivityTable
 from placement.policies.schedulers.contention.rounds_scheduler import RoundsScheduler
 from placement.policies.schedulers.contention.tables import TableProfile, kind_of, kinds_on, name_of
 from placement.policies.schedulers.scheduler import JobView

@@ -2,7 +2,7 @@
 
 import pytest
 
-from placement.model.throughput.table import Layout, SensitivityTable
+from placement.model.throughput_table import Layout, SensitivityTable
 from placement.service.contention import ENOUGH, SKIPPED, MeasuredJob, ThroughputMonitor
 from placement.service.ratio_table import RatioCell, RatioTable
 

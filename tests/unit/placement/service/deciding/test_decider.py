@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from placement.engines.processes import start_ticks
 from placement.model.cluster import Cluster, Gpu, Server, Switch
-from placement.model.throughput.table import TableModel, published_table
-from placement.model.throughput.table_times import TableTimes
+from placement.model.throughput_table import TableModel, TableTimes, published_table
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduler import JobView
 from placement.service.decisions.decider import (

@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
-from placement.model.throughput.ring import RingAllReduce
+from placement.model.throughput import RingAllReduce
 from placement.policies.schedulers.deadlines.rules import RULES
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.compiled import compiles, run_compiled, scaled_up
-from placement.simulator.rates.numbered_spans import numbered_spans
-from placement.simulator.rates.outcome import SpanTable
+from placement.simulator.rates.outcome import SpanTable, numbered_spans
 from placement.simulator.rates.run import run_rates
-from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.drs import DrsMix
+from placement.simulator.rates.timed_job import RatesSettings
+from placement.traces.deadlines import DrsMix
 from tests.unit.placement.policies.deadlines_reference import reference
 from tests.unit.placement.simulator.long_tests import everything
 from tests.unit.placement.simulator.rates.whole_jobs import S, check_gpus, settings, traces

@@ -10,13 +10,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from placement.experiments.bound import bound_of
-from placement.model.throughput.parameter_server import ParameterServer
-from placement.model.throughput.ring import RingAllReduce
-from placement.model.throughput.throughput import Workload
+from placement.model.parameter_server import ParameterServer
+from placement.model.throughput import RingAllReduce, Workload
 from placement.policies.schedulers.registry import SCHEDULERS, named_scheduler
 from placement.simulator.rates.run import run_rates
-from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
+from placement.simulator.rates.timed_job import RatesSettings
+from placement.traces.deadlines import DeadlineJob, DeadlineTrace
 from tests.unit.placement.simulator.rates.whole_jobs import (
     ALPHAS,
     DEADLINE_SCHEDULERS,
@@ -69,7 +68,7 @@ def test_every_scheduler_runs_under_every_kind_of_throughput_model(name, model):
         for number in range(5)
     )
     setup = RatesSettings(model, 2, 2, S)
-    outcome = run(DeadlineTrace("models", jobs, 5 * S), setup, name)
+    outcome = run(DeadlineTrace("models", jobs, arrivals_ns=5 * S), setup, name)
     check_gpus(outcome, setup.nodes, setup.gpus)
     if not model.uses_neighbours:
         check_work(outcome, model)
@@ -186,7 +185,7 @@ def divisible(drawn, factor):
     for number, (arrival, size, compute, alpha) in enumerate(drawn):
         workload = Workload(str(size), factor * unit * size, 2, factor * compute * unit, 2 * unit, 1)
         jobs.append(DeadlineJob.with_priority(str(number), factor * arrival * unit * unit, workload, alpha))
-    return DeadlineTrace("divisible", tuple(jobs), factor * 3000 * unit * unit)
+    return DeadlineTrace("divisible", tuple(jobs), arrivals_ns=factor * 3000 * unit * unit)
 
 
 @pytest.mark.parametrize("name", sorted(set(NON_PREEMPTIVE) - {"edf-rollout"}))
@@ -224,7 +223,7 @@ def test_all_times_times_k_give_the_same_restarts_up_to_rounding(name):
 def test_a_lone_job_on_one_gpu_ends_exactly_at_its_deadline(name):
     workload = Workload("w", 1000, 7, 333_333_333, 1000, 3)
     job = DeadlineJob.with_priority("lone", 17, workload, Fraction(1))
-    outcome = run(DeadlineTrace("lone", (job,), 18), RatesSettings(RingAllReduce(), 1, 1), name)
+    outcome = run(DeadlineTrace("lone", (job,), arrivals_ns=18), RatesSettings(RingAllReduce(), 1, 1), name)
     assert outcome.end_ns == [job.deadline_ns] == [17 + -(-3000 * 333_333_333 // 7)]
     assert outcome.met == 1
 
@@ -235,5 +234,8 @@ def test_a_run_can_be_repeated(name):
         DeadlineJob(str(number), number * 100 * S, Workload("w", 10**7, 8, 10**8, 5000, 2), 10**14 + number)
         for number in range(8)
     )
-    trace, setup = DeadlineTrace("again", jobs, 800 * S), RatesSettings(RingAllReduce(), 2, 2, 5 * S)
+    trace, setup = (
+        DeadlineTrace("again", jobs, arrivals_ns=800 * S),
+        RatesSettings(RingAllReduce(), 2, 2, 5 * S),
+    )
     assert run(trace, setup, name).spans == run(trace, setup, name).spans

@@ -10,15 +10,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.parameter_server import ParameterServer, ServerNode
-from placement.model.throughput.ring import RingAllReduce
+from placement.model.parameter_server import ParameterServer, ServerNode
+from placement.model.throughput import RingAllReduce
 from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS, JsqChunk, Settings
 from placement.simulator.rates.response.run import run_response
 from placement.simulator.rates.response.settings import ResponseSettings
 from placement.simulator.rates.run import run_rates
-from placement.simulator.rates.settings import RatesSettings
-from placement.traces.async_sgd.models import SETS
-from placement.traces.async_sgd.trace import AsyncTrace, draw_trace
+from placement.simulator.rates.timed_job import RatesSettings
+from placement.traces.async_sgd import SETS, AsyncTrace, draw_trace
 
 FREE, CHARGED = (ParameterServer(server_node=node) for node in ServerNode)
 NAMES = (*RESPONSE_SCHEDULERS, "jsq-chunk-3")

@@ -7,11 +7,10 @@ from statistics import fmean
 import pytest
 
 from placement.experiments.deadline_jobs import run_trace
-from placement.model.throughput.ring import RingAllReduce
+from placement.model.throughput import RingAllReduce
 from placement.policies.schedulers.deadlines.rules import RULES
-from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.drs import DrsMix
-from placement.traces.deadlines.trace import DeadlineJob
+from placement.simulator.rates.timed_job import RatesSettings
+from placement.traces.deadlines import DeadlineJob, DrsMix
 from tests.unit.placement.simulator.rates.whole_jobs import DEADLINE_SCHEDULERS
 
 MIX = DrsMix(rate=4, hours=8, urgent=0.2)

@@ -5,10 +5,9 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from placement.model.throughput.ring import RingAllReduce
-from placement.model.throughput.throughput import Workload
-from placement.simulator.rates.settings import RatesSettings
-from placement.traces.deadlines.trace import DeadlineJob, DeadlineTrace
+from placement.model.throughput import RingAllReduce, Workload
+from placement.simulator.rates.timed_job import RatesSettings
+from placement.traces.deadlines import DeadlineJob, DeadlineTrace
 
 S = 10**9
 ALPHAS = (Fraction(1, 2), Fraction(1), Fraction(3, 2))
@@ -54,7 +53,7 @@ def traces(draw, most=12, alphas=ALPHAS):
             if alpha * workload.alone_ns >= 1
             else DeadlineJob(str(number), arrival_ns, workload, arrival_ns + 1)
         )
-    return DeadlineTrace("drawn", tuple(jobs), max(jobs[-1].arrival_ns, 1))
+    return DeadlineTrace("drawn", tuple(jobs))
 
 
 @st.composite

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from placement.model.throughput.table import Layout
+from placement.model.throughput_table import Layout
 
 ROUND_S = 300.0
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from placement.model.throughput.table import Layout, SensitivityTable, TableModel
+from placement.model.throughput_table import Layout, SensitivityTable, TableModel
 from placement.simulator.cluster_run import Start
-from placement.simulator.rates.rounds.round_job import RoundJob
 from placement.simulator.rates.rounds.rounds_executor import RoundsExecutor
-from placement.simulator.rates.rounds.settings import RoundsSettings
-from placement.traces.contention.trace import ContentionJob
+from placement.simulator.rates.rounds.run import RoundsSettings
+from placement.simulator.rates.timed_job import TimedJob
+from placement.traces.contention import ContentionJob
 
 S = 10**9
 ROUND_S = 30
@@ -22,7 +22,7 @@ def ends(samples, early_relief, hold_s=0):
     cluster = SETTINGS.cluster()
     executor = RoundsExecutor(cluster, MODEL, ROUND_S * S, first_ns=hold_s * S, early_relief=early_relief)
     for number, each in enumerate(samples):
-        job = RoundJob(ContentionJob(f"j{number}", 0, "m", 2, each), MODEL)
+        job = TimedJob.fixed(ContentionJob(f"j{number}", 0, "m", 2, each), MODEL)
         executor.start(Start(job, (number, number + 3), job.iterations, 1, 0))
     found = {}
     while len(found) < len(samples):

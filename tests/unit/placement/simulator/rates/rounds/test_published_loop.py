@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.table import published_table
+from placement.model.throughput_table import published_table
 from placement.simulator.rates.rounds.published_loop import run_published
-from placement.traces.contention.mix import ContentionMix
-from placement.traces.contention.trace import read_trace
+from placement.traces.contention import ContentionMix, read_trace
 
 TABLE = published_table()
 TRACE = read_trace("simulate_trace0", TABLE)

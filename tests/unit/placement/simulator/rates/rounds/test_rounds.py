@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.model.throughput.table import (
+from placement.model.throughput_table import (
     COMBINATIONS,
     Layout,
     SensitivityTable,
@@ -18,10 +18,15 @@ from placement.model.throughput.table import (
 )
 from placement.policies.schedulers.contention.rule import REOPT, RoundsRule, find_rule
 from placement.policies.schedulers.registry import named_scheduler
-from placement.simulator.rates.rounds.run import run_rule, run_scheduler
-from placement.simulator.rates.rounds.settings import RoundsSettings
-from placement.traces.contention.mix import MODELS, ContentionMix
-from placement.traces.contention.trace import SHIPPED, ContentionJob, ContentionTrace, read_trace
+from placement.simulator.rates.rounds.run import RoundsSettings, run_rule, run_scheduler
+from placement.traces.contention import (
+    MODELS,
+    SHIPPED,
+    ContentionJob,
+    ContentionMix,
+    ContentionTrace,
+    read_trace,
+)
 from tests.unit.placement.simulator.rates.rounds import rounds_reference as plain
 
 TABLE = published_table()

@@ -1,1 +1,0 @@
-"""Throughput models: how fast a training job advances on its GPUs, one model a file."""

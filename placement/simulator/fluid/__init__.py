@@ -1,1 +1,0 @@
-"""The fluid simulation of demand phases on shared links."""

@@ -1,1 +1,0 @@
-"""Event simulation of workers around parameter servers, against which the queueing model is held."""

@@ -1,1 +1,0 @@
-"""Traces of whole jobs that have deadlines."""
