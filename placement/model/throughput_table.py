@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, TypeVar
 
-from mltcp.core.atomic_files import write_atomically
+from mltcp.core.atomic_files import make_folder, write_atomically
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import NS_PER_S, S_PER_HOUR
 from placement.model.table_reader import Field, fault, read_rows
@@ -351,12 +351,9 @@ def write_table(table: SensitivityTable, folder: Path) -> list[Path]:
             ("model", "gpus", "total_samples"),
             [(*kind, f"{samples:.17g}") for kind, samples in table.samples.items()],
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, (columns, rows) in files.items():
-            write_atomically(folder / name, _csv_text(columns, rows))
-    except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror or error}") from None
+    make_folder(folder)
+    for name, (columns, rows) in files.items():
+        write_atomically(folder / name, _csv_text(columns, rows))
     return [folder / name for name in files]
 
 

@@ -19,7 +19,7 @@ from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_HOUR
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.deadlines.scheduler import start_on_whole_nodes
-from placement.policies.schedulers.free_gpus import FreeGpus, by_node, largest_node, running_end_ns
+from placement.policies.schedulers.free_gpus import FreeGpus, largest_node, running_end_ns
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Untimed, deadline_of
 from placement.policies.schedulers.speeds import Option, efficient_options
 
@@ -191,5 +191,5 @@ class _Decision:
         )
 
     def _by_node(self, gpus: Sequence[int]) -> list[int]:
-        counts = by_node(self._cluster, gpus)
+        counts = self._cluster.by_node(gpus)
         return [counts.get(node, 0) for node in range(len(self._cluster.servers))]

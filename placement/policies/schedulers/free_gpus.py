@@ -72,16 +72,7 @@ def largest_node(cluster: Cluster) -> int:
     return max(len(server.gpus) for server in cluster.servers)
 
 
-def by_node(cluster: Cluster, gpus: Sequence[int]) -> dict[int, int]:
-    """The number of GPUs on each node that has any of them."""
-    counts: dict[int, int] = {}
-    for gpu in gpus:
-        node = cluster.gpus[gpu][0]
-        counts[node] = counts.get(node, 0) + 1
-    return counts
-
-
 def running_end_ns(cluster: Cluster, job: JobView, now_ns: int) -> int:
     """T_end of a job that runs."""
-    one_node = len(by_node(cluster, job.gpus)) == 1
+    one_node = len(cluster.by_node(job.gpus)) == 1
     return now_ns + job.restart_left_ns + job.run_ns(len(job.gpus), one_node)

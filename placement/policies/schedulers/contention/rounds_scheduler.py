@@ -105,7 +105,7 @@ def observe(
     for position, (job, kind) in enumerate(zip(jobs, of_jobs, strict=True)):
         _set_job(world, position, job, numbers[kind], round_ns)
         if job.gpus:
-            _set_running(world, position, _nodes_of(cluster, job))
+            _set_running(world, position, cluster.by_node(job.gpus))
     waiting = sorted((_queue_key(job, position) for position, job in enumerate(jobs) if not job.gpus))
     world.queue[: len(waiting)] = [key[-1] for key in waiting]
     world.core["waiting"] = len(waiting)
@@ -167,15 +167,6 @@ def _set_running(world: RoundsWorld, position: int, nodes: dict[int, int]) -> No
     cell = min(cells, key=lambda each: abs(math.log2(int(world.cells[each]["nodes"]) / len(nodes))))
     record["cell"], record["nodes"] = cell, sum(1 << node for node in nodes)
     insert_slot(world, position, cell, int(record["nodes"]), 0.0)
-
-
-def _nodes_of(cluster: Cluster, job: JobView) -> dict[int, int]:
-    """The GPUs of a job by node."""
-    counts: dict[int, int] = {}
-    for gpu in job.gpus:
-        node = cluster.gpus[gpu][0]
-        counts[node] = counts.get(node, 0) + 1
-    return counts
 
 
 # -- schedulers --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from placement.policies.schedulers.deadlines.rules import (
     DeadlineWorld,
     new_world,
 )
-from placement.policies.schedulers.free_gpus import FreeGpus, by_node, largest_node
+from placement.policies.schedulers.free_gpus import FreeGpus, largest_node
 from placement.policies.schedulers.scheduler import (
     CANDIDATES,
     Assignment,
@@ -136,7 +136,7 @@ def observe(
     world.queue[: len(queue)], world.active[: len(active)] = queue, active
     world.core["waiting"], world.core["running"] = len(queue), len(active)
     for number in active:
-        nodes = by_node(cluster, jobs[number].gpus)
+        nodes = cluster.by_node(jobs[number].gpus)
         world.held[number, list(nodes)] = list(nodes.values())
         records[number].gpus, records[number].cross = len(jobs[number].gpus), len(nodes) > 1
     return world

@@ -13,7 +13,7 @@ from placement.policies.schedulers.deadlines.rules import (
     SHARE_CLUSTER,
     SHARE_SCHEME,
 )
-from placement.policies.schedulers.free_gpus import FreeGpus, by_node
+from placement.policies.schedulers.free_gpus import FreeGpus
 from placement.policies.schedulers.non_preemptive import NonPreemptive, Scheme
 from placement.policies.schedulers.scheduler import CANDIDATES, Untimed, deadline_of, progress
 
@@ -244,7 +244,7 @@ def migrated(cluster, held):
     """
     if 2 * _sparse_nodes(cluster, held) <= len(cluster.servers):
         return held
-    nodes = {job: by_node(cluster, gpus) for job, gpus in held.items()}
+    nodes = {job: cluster.by_node(gpus) for job, gpus in held.items()}
     planned = plan_of(cluster, nodes)
     if planned is None or planned == nodes:
         return held
@@ -266,7 +266,7 @@ def plan_of(cluster, nodes):
         gpus = empty.take(sum(nodes[job].values()), cross_node=len(nodes[job]) > 1)
         if gpus is None:
             return None
-        planned[job] = by_node(cluster, gpus)
+        planned[job] = cluster.by_node(gpus)
     return planned
 
 

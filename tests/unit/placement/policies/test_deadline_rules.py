@@ -18,7 +18,6 @@ from placement.model.cluster import Cluster, Gpu, Server, Switch
 from placement.policies.schedulers.deadlines.decide import has_larger_ratio, take
 from placement.policies.schedulers.deadlines.rules import RULES
 from placement.policies.schedulers.deadlines.scheduler import DeadlineScheduler
-from placement.policies.schedulers.free_gpus import by_node
 from tests.unit.placement.policies.deadlines_reference import PlainGpus, reference
 from tests.unit.placement.policies.schedulers import S, check_complete, view
 
@@ -114,7 +113,7 @@ def test_gpus_are_taken_of_the_same_nodes_as_by_the_allocation(free, gpus, cross
     if expected is not None:
         left, taken = np.array(free, np.int64), np.zeros(4, np.int64)
         take(left, gpus, cross, taken)
-        assert {node: count for node, count in enumerate(taken) if count} == by_node(cluster, expected)
+        assert {node: count for node, count in enumerate(taken) if count} == cluster.by_node(expected)
         assert (left + taken).tolist() == free
 
 

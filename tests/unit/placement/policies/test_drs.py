@@ -13,7 +13,7 @@ from placement.model.cluster import Cluster
 from placement.model.throughput import RingAllReduce
 from placement.policies.schedulers.deadlines.rules import RULES
 from placement.policies.schedulers.deadlines.scheduler import DeadlineScheduler
-from placement.policies.schedulers.free_gpus import FreeGpus, by_node
+from placement.policies.schedulers.free_gpus import FreeGpus
 from placement.simulator.rates.timed_job import ModelTimes, TimedJob
 from placement.simulator.scheduled_job import ScheduledJob
 from placement.traces.deadlines import WORKLOADS, DeadlineJob
@@ -40,7 +40,7 @@ def started(job, free, now_ns=0):
     held = view("held", 16, 1, gpus=_held(free))
     (after,) = DeadlineScheduler("norm").candidates(NODES, now_ns, [held, job] if held.gpus else [job])
     gpus = after[job.name]
-    cross_node = len(by_node(NODES, gpus)) > 1
+    cross_node = len(NODES.by_node(gpus)) > 1
     return len(gpus), cross_node, now_ns + job.run_ns(len(gpus), not cross_node)
 
 
@@ -84,9 +84,9 @@ def test_fragments_are_used_up():
 
 def test_allocation_takes_the_fullest_node_that_has_room():
     free = FreeGpus(NODES, {"held": _held((4, 2, 3, 2))})
-    assert by_node(NODES, free.take(2, cross_node=False)) == {1: 2}
-    assert by_node(NODES, free.take(3, cross_node=False)) == {2: 3}
-    assert by_node(NODES, free.take(5, cross_node=True)) == {0: 3, 3: 2}
+    assert NODES.by_node(free.take(2, cross_node=False)) == {1: 2}
+    assert NODES.by_node(free.take(3, cross_node=False)) == {2: 3}
+    assert NODES.by_node(free.take(5, cross_node=True)) == {0: 3, 3: 2}
     assert free.take(2, cross_node=False) is None
     assert free.total == 1
 
@@ -95,7 +95,7 @@ def test_five_jobs_go_from_four_nodes_to_three():
     held = {"a": (0, 1), "b": (2, 3), "c": (4, 5), "d": (8, 9), "e": (12, 13)}
     after = migrated(NODES, held)
     assert {job: len(gpus) for job, gpus in after.items()} == dict.fromkeys(held, 2)
-    assert len({node for gpus in after.values() for node in by_node(NODES, gpus)}) == 3
+    assert len({node for gpus in after.values() for node in NODES.by_node(gpus)}) == 3
     assert after["a"] == held["a"]
     assert migrated(NODES, after) == after
 
