@@ -21,6 +21,7 @@ from placement.engines import leftovers, node, processes
 from placement.engines.bounded_log import BoundedLog
 from placement.engines.engine import EngineError
 from placement.engines.hosts import Host
+from placement.engines.launcher import last_line
 from placement.engines.node_messages import (
     LONGEST_BYTES,
     Beat,
@@ -261,7 +262,7 @@ class NodeProcess:
                     break
         self._close_streams()
         self.has_ended = True
-        return NodeProcessExit(status, node.last_line(self._complaints))
+        return NodeProcessExit(status, last_line(self._complaints))
 
     def _close_streams(self) -> None:
         self._unsent = b""

@@ -20,7 +20,7 @@ from bench.slurm.cluster import NODES, SlurmCluster, missing
 from mltcp.core.errors import NotAvailableError
 from mltcp.daemon.client.client import Client
 from mltcp.ebpf.mounts import cgroup_root
-from placement import slurm
+from placement.engines import slurm
 from tests.lab.daemons import daemon_in
 from tests.unit.mltcp.daemon.serving import NOBODY
 

@@ -54,7 +54,7 @@ LAYERS = {
     ),
     "placement": (
         *("model", "cassini", "policies", "traces", "simulator", "learning", "experiments", "plots"),
-        *("slurm", "gate", "engines", "service", "client", "cli"),
+        *("gate", "engines", "service", "client", "cli"),
     ),
     "placement.policies": ("rule_numbers", "catalogue", "placing", "communication", "schedulers"),
     "placement.simulator": (

@@ -16,8 +16,8 @@ from bench.slurm.cluster import SlurmCluster
 from bench.soak.availability import ServiceUnderTest
 from bench.soak.slurm.place import ACCOUNTS, BYSTANDER, OPERATOR, USERS, SlurmPlace
 from bench.soak.slurm.users import SCRIPT
-from placement import slurm as slurm_files
 from placement.client.client import Client
+from placement.engines import slurm as slurm_files
 
 NODES, GPUS = ("n1", "n2", "n3"), 4
 _LEASE_S = 5.0

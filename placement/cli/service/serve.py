@@ -371,8 +371,8 @@ def _slurm_engine(options: argparse.Namespace, logs: Path, stack: ExitStack) -> 
 def _cluster_of_slurm(
     options: argparse.Namespace,
 ) -> tuple[tuple[pb.Server, ...], tuple[pb.Link, ...]]:
+    from placement.engines.slurm.cluster import cluster_here
     from placement.service.protocol.documents import cluster_from_document
-    from placement.slurm.cluster import cluster_here
 
     if options.engine != "slurm" or options.cluster is not None:
         raise UsageError("--nic: expected --engine slurm and no --cluster with it")

@@ -1,4 +1,4 @@
-"""Asks ``squeue`` and ``sinfo`` for fields of jobs and nodes, in a form that no text in a field can forge.
+"""Runs Slurm's commands, tells an answer from none, and asks ``squeue`` and ``sinfo`` for fields of jobs and nodes.
 
 Names, comments and reasons may have line feeds, bars and whatever else separates fields. So a field ends with a random
 mark, made for each call, that nobody can have written before; and squeue, whose jobs have texts of users, is given it
@@ -8,11 +8,101 @@ version, and has no filters in the first ones that know it.
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from placement.slurm.commands import SlurmError, slurm
+from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.core.one_line import one_line
+
+LONGEST_S = 30.0
+
+_PASSED_ON = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SLURM_CONF", "TZ", "USER")
+
+# What strerror says of them in slurm_errno.c, in all versions since 20.02.
+_NO_ANSWER = (
+    "unable to contact slurm controller",
+    "socket timed out",
+    "zero bytes were transmitted",
+    "transport endpoint",
+    "connection refused",
+    "connection reset",
+    "communication connection failure",
+    "communication shutdown",
+    "protocol authentication error",
+    "invalid authentication credential",
+    "munge encode failed",
+    "standby mode",
+    "resource temporarily unavailable",
+)
+
+
+class SlurmError(MltcpError):
+    """Slurm refused a request."""
+
+
+class SlurmUnreachableError(SlurmError):
+    """There was no answer: the request may have been carried out or not, and later there may be one."""
+
+
+def slurm(
+    command: Sequence[str], *, text: str | None = None, variables: Mapping[str, str] | None = None
+) -> str:
+    """Run a command of Slurm in a plain environment; returns its standard output.
+
+    What an operator has set for himself, such as SQUEUE_PARTITION or SLURM_TIME_FORMAT, would change the answers.
+
+    Args:
+        command: a program with its arguments.
+        text: its standard input.
+        variables: what it gets besides :func:`plain_environment`.
+
+    Raises:
+        NotAvailableError: it is not installed.
+        SlurmUnreachableError: slurmctld or munged does not answer, or not within 30 s.
+        SlurmError: it fails otherwise.
+    """
+    program = command[0]
+    try:
+        done = subprocess.run(
+            list(command),
+            input=text,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=LONGEST_S,
+            check=False,
+            env={**plain_environment(), **(variables or {})},
+            stdin=None if text is not None else subprocess.DEVNULL,
+        )
+    except FileNotFoundError:
+        raise NotAvailableError(f"{program} is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise SlurmUnreachableError(f"{_named(command)}: no answer within {LONGEST_S:.0f} s") from None
+    except OSError as error:
+        raise SlurmError(f"{program}: {error.strerror}") from None
+    if done.returncode:
+        complaint = done.stderr.strip() or "failed"
+        kind = SlurmUnreachableError if _no_answer(complaint) else SlurmError
+        raise kind(f"{_named(command)}: {one_line(complaint)}")
+    return done.stdout
+
+
+def plain_environment() -> dict[str, str]:
+    """The variables that a command needs, and nothing of what else this process has: sbatch hands all on to the job."""
+    return {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+
+
+def _named(command: Sequence[str]) -> str:
+    return " ".join(each for each in command[:4] if len(each) < 40)
+
+
+def _no_answer(complaint: str) -> bool:
+    lowered = complaint.lower()
+    return any(each in lowered for each in _NO_ANSWER)
+
 
 _NOTHING = frozenset({"(null)", "N/A", "n/a", "NULL"})
 
@@ -58,7 +148,7 @@ class Marks:
         return Rows(read, len(records) - len(read) + (self.field in rest))
 
 
-def jobs(fields: Sequence[str], *options: str) -> Rows:
+def squeue_rows(fields: Sequence[str], *options: str) -> Rows:
     """Ask squeue for fields of jobs.
 
     Args:
@@ -78,7 +168,7 @@ def jobs(fields: Sequence[str], *options: str) -> Rows:
     return _checked(command, marks.rows(slurm(command, variables=form), len(fields)), fields)
 
 
-def nodes(fields: Sequence[str]) -> Rows:
+def sinfo_rows(fields: Sequence[str]) -> Rows:
     """Ask sinfo for fields of all nodes that are in a partition, such as ``NodeList``; one in two is there twice.
 
     Raises:
@@ -100,7 +190,7 @@ def _checked(command: Sequence[str], rows: Rows, fields: Sequence[str]) -> Rows:
     return rows
 
 
-def value(field: str) -> str:
+def plain_value(field: str) -> str:
     """A field that has no text of users in it; empty where Slurm says that there is none."""
     text = field.strip()
     return "" if text in _NOTHING else text

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.engines import node, rank
-from placement.engines.rank_reports import RankReport, RankReports
+from placement.engines import rank
+from placement.engines.launcher import PYTHON, RankReports
 
 PATIENCE_S = 60
 TELL = "import os, sys; os.write(1, b'\\0'.join(map(os.fsencode, sys.argv[1:])))"
@@ -25,7 +25,7 @@ def run(command, logs, log_bytes=1 << 20, number=0):
     reports = RankReports(range(2), {"command": command, "logs": str(logs), "log_bytes": log_bytes})
     reports.listen_to(os.getpid())
     environment = {**os.environ, rank.REPORTS: reports.name, "RANK": str(number)}
-    wrapper = subprocess.Popen([*node.PYTHON, "-m", rank.__name__], env=environment, stderr=subprocess.PIPE)
+    wrapper = subprocess.Popen([*PYTHON, "-m", rank.__name__], env=environment, stderr=subprocess.PIPE)
     found = []
     while not found and wrapper.poll() is None:
         select.select([reports], [], [], 0.1)
@@ -34,7 +34,8 @@ def run(command, logs, log_bytes=1 << 20, number=0):
     found += reports.take()
     reports.close()
     log = logs / rank.log_name(number)
-    return found, log.read_bytes() if log.exists() else b"", complaints
+    ends = [(each.rank, each.status, each.signalled) for each in found]
+    return ends, log.read_bytes() if log.exists() else b"", complaints
 
 
 SPECIAL = [
@@ -76,7 +77,7 @@ SPECIAL = [
 
 def test_special_arguments_arrive(tmp_path):
     found, log, _ = run([sys.executable, "-c", TELL, *SPECIAL], tmp_path)
-    assert found == [RankReport(0, 0, False)]
+    assert found == [(0, 0, False)]
     assert [os.fsdecode(each) for each in log.split(b"\0")] == SPECIAL
 
 
@@ -95,7 +96,7 @@ def test_a_command_may_be_longer_than_a_variable(tmp_path):
 
 def test_what_a_rank_prints_without_end_is_bounded_and_the_rank_goes_on(tmp_path):
     found, log, _ = run(["sh", "-c", "yes | head -c 200000000; echo the end"], tmp_path, log_bytes=1 << 16)
-    assert found == [RankReport(0, 0, False)]
+    assert found == [(0, 0, False)]
     assert len(log) <= 1 << 16
     assert log.startswith(b"y\ny\n")
     assert log.endswith(b"y\nthe end\n")
@@ -104,13 +105,13 @@ def test_what_a_rank_prints_without_end_is_bounded_and_the_rank_goes_on(tmp_path
 def test_what_holds_the_output_of_a_rank_that_has_ended_keeps_nobody_waiting(tmp_path):
     found, log, _ = run(["sh", "-c", "(trap '' HUP; sleep 86400) & echo $!"], tmp_path)
     os.kill(int(log), 9)
-    assert found == [RankReport(0, 0, False)]
+    assert found == [(0, 0, False)]
 
 
 @pytest.mark.parametrize("command", [["no-such-program"], ["x\0y"], [""]])
 def test_what_cannot_be_run_is_said_in_the_log(tmp_path, command):
     found, log, _ = run(command, tmp_path)
-    assert found == [RankReport(0, 127, False)]
+    assert found == [(0, 127, False)]
     assert log.startswith(b"cannot run ")
 
 
@@ -132,7 +133,7 @@ FORGE = textwrap.dedent(
 
 def test_a_rank_cannot_report_for_another(tmp_path, capfd):
     found, log, _ = run([sys.executable, "-c", FORGE], tmp_path)
-    assert found == [RankReport(0, 0, False)]
+    assert found == [(0, 0, False)]
     assert set(log.splitlines()) <= {b"b''", b"refused"}
     assert capfd.readouterr().err.count("is no rank's, and was not listened to") == 1
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from bench.slurm.cluster import CONTROLLER, SlurmCluster, missing
-from placement.slurm.cluster import node_lines, switches_of
-from placement.slurm.topology_files import topology_conf
+from placement.engines.slurm.cluster import node_lines, switches_of
+from placement.engines.slurm.topology_files import topology_conf
 from tests.eventually import eventually
 
 pytestmark = [

@@ -8,9 +8,8 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from mltcp.core.errors import UsageError
-from placement.slurm.host_lists import shorten
-from placement.slurm.reports import SlurmNode, nodes_here, scontrol
-from placement.slurm.topology_files import ALL_NODES, SlurmSwitch, switches_in
+from placement.engines.slurm.nodes import SlurmNode, nodes_here, scontrol
+from placement.engines.slurm.topology_files import ALL_NODES, SlurmSwitch, shorten, switches_in
 
 ONE_SWITCH = "switch"
 """The switch of all nodes where Slurm has no topology."""

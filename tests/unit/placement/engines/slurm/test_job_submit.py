@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.slurm.cluster import CONTROLLER, SlurmCluster, missing
-from placement import slurm as slurm_files
+from placement.engines import slurm as slurm_files
 
 LUA = Path(slurm_files.__file__).with_name("site") / "job_submit.lua"
 NOBODY = 65534

@@ -3,7 +3,7 @@
 import pytest
 
 from mltcp.core.errors import UsageError
-from placement.slurm.gpu_requests import gpus_in
+from placement.engines.slurm.nodes import gpus_in
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,52 @@
-"""Reads Slurm's nodes: of the Slurm here, and of files with what ``scontrol`` prints elsewhere."""
+"""Slurm's nodes and their GPUs: of the Slurm here, and of files with what ``scontrol`` prints elsewhere."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from mltcp.core.errors import NotAvailableError, UsageError, shown
-from placement.slurm import rows
-from placement.slurm.commands import SlurmError, slurm
-from placement.slurm.gpu_requests import all_gpus, gpus_in
+from placement.engines.slurm.commands import Rows, SlurmError, plain_value, sinfo_rows, slurm
+
+ANY_TYPE = ""
+"""The type of GPUs whose type is not said."""
+
+_SOCKETS = re.compile(r"\([^)]*\)")
+_COUNT = re.compile(r"(\d+)([kmgtp]?)", re.IGNORECASE)
+_POWERS = "_kmgtp"
+
+
+def gpus_in(tres: str) -> dict[str, int]:
+    """The number of GPUs of each type in a list, without those of which there are none.
+
+    Such lists are ``gpu:4(S:0-1)``, ``gres:gpu:a100:2,gres:gpu:v100:1``, ``gres/gpu:2080ti=2,gres/shard=8``,
+    ``gpu:1g.5gb:1(IDX:0)``; as in Slurm, a last part that is a number is the count, and no count is 1.
+
+    Raises:
+        UsageError: a count of GPUs is none.
+    """
+    found: dict[str, int] = {}
+    for item in _SOCKETS.sub("", tres).split(","):
+        parts = re.split("[:=]", re.sub(r"^gres[:/]", "", item.strip()))
+        if parts[0] != "gpu":
+            continue
+        last = _COUNT.fullmatch(parts[-1]) if len(parts) > 1 else None
+        types = parts[1:-1] if last else parts[1:]
+        if len(types) > 1:
+            raise UsageError(f"GPUs: expected gpu:TYPE:COUNT, got {shown(item)}")
+        count = int(last[1]) * 1024 ** _POWERS.index(last[2].lower() or "_") if last else 1
+        if count:
+            name = types[0] if types else ANY_TYPE
+            found[name] = found.get(name, 0) + count
+    return found
+
+
+def all_gpus(gpus: Mapping[str, int]) -> int:
+    """How many GPUs those of `gpus_in` are in all."""
+    return sum(gpus.values())
+
 
 _FIELD = re.compile(r"(\w+)=(\S*)")
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\]]*\])?(?: Comment=.*)?$")
@@ -79,7 +115,7 @@ def nodes_here() -> SlurmNodes:
         SlurmError: it fails, or there are none.
     """
     try:
-        found = nodes_of(rows.nodes(_ASKED))
+        found = nodes_of(sinfo_rows(_ASKED))
     except NotAvailableError as error:
         raise NotAvailableError(f"{error}: give files with what it prints elsewhere") from None
     if not found.nodes:
@@ -89,7 +125,7 @@ def nodes_here() -> SlurmNodes:
     return found
 
 
-def nodes_of(answer: rows.Rows) -> SlurmNodes:
+def nodes_of(answer: Rows) -> SlurmNodes:
     """The nodes in an answer of sinfo, which has a record of each for every partition."""
     found: dict[str, SlurmNode] = {}
     partitions: dict[str, list[str]] = {}
@@ -110,7 +146,7 @@ def nodes_of(answer: rows.Rows) -> SlurmNodes:
 
 
 def _node(row: tuple[str, ...]) -> SlurmNode:
-    name, cpus, gres, used, state, address, features, partition = map(rows.value, row[:-1])
+    name, cpus, gres, used, state, address, features, partition = map(plain_value, row[:-1])
     if not name or not state:
         raise ValueError(row)
     reason = row[-1].strip()

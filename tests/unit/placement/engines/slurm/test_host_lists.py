@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.slurm.host_lists import expand, shorten
+from placement.engines.slurm.topology_files import expand, shorten
 
 
 @pytest.mark.parametrize(

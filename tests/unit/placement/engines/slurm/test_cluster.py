@@ -6,10 +6,10 @@ import pytest
 
 from mltcp.core.errors import UsageError
 from placement.cli.main import main
-from placement.slurm.cluster import cluster_document, node_lines, switches_of
-from placement.slurm.reports import SlurmNode, nodes_in, nodes_of
-from placement.slurm.rows import Rows
-from placement.slurm.topology_files import (
+from placement.engines.slurm.cluster import cluster_document, node_lines, switches_of
+from placement.engines.slurm.commands import Rows
+from placement.engines.slurm.nodes import SlurmNode, nodes_in, nodes_of
+from placement.engines.slurm.topology_files import (
     SlurmSwitch,
     switches_in,
     switches_in_file,

@@ -11,9 +11,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from mltcp.core.errors import NotAvailableError
-from placement.slurm.commands import SlurmError, SlurmUnreachableError, slurm
-from placement.slurm.host_lists import expand
-from placement.slurm.rows import Rows, jobs, value
+from placement.engines.slurm.commands import (
+    Rows,
+    SlurmError,
+    SlurmUnreachableError,
+    plain_value,
+    slurm,
+    squeue_rows,
+)
+from placement.engines.slurm.topology_files import expand
 
 PLACE_ME = "mltcp"
 """The AdminComment by which job_submit.lua marks jobs that are to be placed; users cannot write it."""
@@ -190,7 +196,7 @@ def jobs_of_user(uid: int | None) -> SlurmQueue:
     Raises:
         SlurmError: squeue fails.
     """
-    return queue_in(jobs(_LISTED, *([f"--user={uid}"] if uid is not None else [])))
+    return queue_in(squeue_rows(_LISTED, *([f"--user={uid}"] if uid is not None else [])))
 
 
 def job_numbered(number: int) -> SlurmJob | None:
@@ -200,7 +206,7 @@ def job_numbered(number: int) -> SlurmJob | None:
         SlurmError: squeue fails or says nothing, so that nothing is known.
     """
     try:
-        rows = jobs(_LISTED, f"--jobs={number}")
+        rows = squeue_rows(_LISTED, f"--jobs={number}")
         if not rows.read:
             slurm(["scontrol", "show", "job", str(number)])
             raise SlurmError(f"squeue: expected job {number}, which scontrol shows, got none")
@@ -220,7 +226,7 @@ def queue_in(rows: Rows) -> SlurmQueue:
     """The jobs in an answer of squeue. Two of one number are two that cannot be read."""
     found, unreadable = [], rows.unreadable
     for row in rows.read:
-        offset, task = value(row[1]), value(row[2])
+        offset, task = plain_value(row[1]), plain_value(row[2])
         if task or offset not in ("", "0"):
             continue
         try:
@@ -246,7 +252,7 @@ def _listed(row: tuple[str, ...]) -> SlurmJob:
         status,
         signal,
         int(restarts),
-        value(mark),
+        plain_value(mark),
     )
 
 
@@ -264,7 +270,7 @@ def held_jobs(numbers: Iterable[int]) -> dict[int, HeldSlurmJob]:
     """
     wanted = f"--jobs={','.join(map(str, numbers))}"
     try:
-        asked, excluded = jobs(_ASKED_FOR, wanted), jobs(_EXCLUDED, wanted)
+        asked, excluded = squeue_rows(_ASKED_FOR, wanted), squeue_rows(_EXCLUDED, wanted)
     except SlurmUnreachableError:
         raise
     except SlurmError as error:
@@ -276,7 +282,7 @@ def held_jobs(numbers: Iterable[int]) -> dict[int, HeldSlurmJob]:
 
 def held_in(asked: Rows, excluded: Rows) -> dict[int, HeldSlurmJob]:
     """The held jobs in two answers of squeue, the second one with the nodes that they exclude."""
-    without = {number.strip(): value(hosts) for number, hosts in excluded.read}
+    without = {number.strip(): plain_value(hosts) for number, hosts in excluded.read}
     found = {}
     for row in asked.read:
         try:
@@ -288,7 +294,7 @@ def held_in(asked: Rows, excluded: Rows) -> dict[int, HeldSlurmJob]:
 
 
 def _held(row: tuple[str, ...], without: Mapping[str, str]) -> HeldSlurmJob:
-    fields = dict(zip(_ASKED_FOR, map(value, row), strict=True))
+    fields = dict(zip(_ASKED_FOR, map(plain_value, row), strict=True))
     fewest, _, most = fields["NumNodes"].partition("-")
     return HeldSlurmJob(
         number=int(fields["JobID"]),

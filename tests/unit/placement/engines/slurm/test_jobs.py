@@ -2,7 +2,8 @@
 
 import pytest
 
-from placement.slurm.jobs import (
+from placement.engines.slurm.commands import Marks, Rows
+from placement.engines.slurm.jobs import (
     SlurmEnd,
     SlurmJob,
     accounted_end_in,
@@ -10,7 +11,6 @@ from placement.slurm.jobs import (
     indices_in,
     queue_in,
 )
-from placement.slurm.rows import Marks, Rows
 
 MARKS = Marks("fMARK", "rMARK")
 LISTED = (
