@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from bench.lab.network import namespaces
+from mltcp.core.cgroups import cgroup_root
 from mltcp.core.owner import Owner
 from mltcp.ebpf.cgroups import job_cgroups, owner_of
 from mltcp.ebpf.congestion_controls import CONTROLS, Controls
-from mltcp.ebpf.mounts import cgroup_root
 
 _ENGINES_JOBS = "mltcp-job:*"
 _TC = (("qdisc", "show"), ("class", "show", "dev", "eth1"), ("filter", "show", "dev", "eth1"))

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mltcp.core.cgroups import BPFFS
 from mltcp.core.errors import NotAvailableError
 from mltcp.ebpf import build
 from mltcp.ebpf.libbpf import (
@@ -28,7 +29,6 @@ from mltcp.ebpf.libbpf import (
     all_maps,
     maps_of_program,
 )
-from mltcp.ebpf.mounts import BPFFS
 
 BUILD_SECTION = ".rodata.mltcp"
 FLOWS = "mltcp_flows"

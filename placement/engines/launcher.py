@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mltcp.core import processes
 from mltcp.core.accounts import peer_credentials
 from mltcp.core.one_line import one_line
 from mltcp.core.owner import Owner
-from placement.engines import leftovers, processes, rank
+from placement.engines import leftovers, rank
 from placement.engines.bounded_log import LOG_BYTES
 from placement.engines.node_messages import RankEnded
 

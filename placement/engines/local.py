@@ -18,7 +18,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from placement.engines import leftovers, node, processes
+from mltcp.core import processes
+from placement.engines import leftovers, node
 from placement.engines.bounded_log import LOG_BYTES
 from placement.engines.engine import (
     EngineEvent,

@@ -26,10 +26,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mltcp.core import processes
 from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import MltcpError
 from mltcp.core.owner import Owner
-from placement.engines import leftovers, processes
+from placement.engines import leftovers
 from placement.engines.launcher import TORCHRUN_LOGS, Launcher
 from placement.engines.node_messages import Beat, Hello, NodeEnded, NodeMessage, NodeStarted, line_of
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mltcp.core import processes
 from mltcp.core.errors import shown
-from placement.engines import leftovers, node, processes
+from placement.engines import leftovers, node
 from placement.engines.bounded_log import BoundedLog
 from placement.engines.engine import EngineError
 from placement.engines.hosts import Host

@@ -19,8 +19,8 @@ from bench.workloads.elastic.sample_counts import SampleCounts
 from bench.workloads.elastic.training_job import LOSSES, JobOptions, read_progress
 from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory
 from collectives.elastic.journal import read_journal
+from mltcp.core import processes
 from mltcp.core.errors import MltcpError
-from placement.engines import processes
 from placement.engines.engine import (
     EngineError,
     EngineJob,

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from mltcp.core.cgroups import cgroup_of
 from mltcp.core.errors import NotAvailableError
 from mltcp.core.user_lines import of_user
 from mltcp.daemon.client.protocol import DeniedError
@@ -20,7 +21,6 @@ from mltcp.daemon.jobs.job import Job
 from mltcp.daemon.jobs.limits import Limits
 from mltcp.daemon.jobs.peer import Member
 from mltcp.ebpf.cgroups import (
-    cgroup_of,
     is_removed,
     job_cgroup_name,
     make_cgroup,

@@ -17,8 +17,8 @@ from io import FileIO
 from pathlib import Path
 
 from mltcp.core.atomic_files import write_atomically
-from mltcp.core.boot import boot_id
 from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.core.processes import boot_id
 from mltcp.core.trusted_directory import make_trusted_directory
 from mltcp.daemon.journal.changes import Change, change_from, document_of
 

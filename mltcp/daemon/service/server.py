@@ -24,8 +24,8 @@ from typing import Any, Protocol
 
 from mltcp.core.accounts import peer_credentials
 from mltcp.core.address import Address
-from mltcp.core.descriptors import raise_descriptor_limit
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.core.processes import raise_descriptor_limit
 from mltcp.core.trusted_directory import make_trusted_directory
 from mltcp.core.user_lines import of_user
 from mltcp.daemon.client.protocol import (

@@ -22,10 +22,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from mltcp.core import processes
 from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import MltcpError
 from mltcp.core.owner import Owner
-from placement.engines import leftovers, processes
+from placement.engines import leftovers
 from placement.engines.launcher import SLOTS, TORCHRUN_LOGS, Launcher, torchrun_options
 from placement.engines.node_messages import RankEnded
 from placement.engines.slurm import records

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placement.engines.processes import boot_id, pid_namespace, start_ticks
+from mltcp.core.processes import boot_id, pid_namespace, start_ticks
 from placement.service.protocol import placement_pb2 as pb
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from placement.engines.processes import kill_below
+from mltcp.core.processes import kill_below
 from placement.service.deciding import policy_worker
 from placement.service.deciding.failure import FailureReason, PolicyFailure
 from placement.service.deciding.policy_worker import LENGTH_BYTES, DecisionRequest, framed

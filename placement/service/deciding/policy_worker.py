@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from placement.engines.processes import end_with, fork_under_guard
+from mltcp.core.processes import end_with, fork_under_guard
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.scheduler import JobView, Scheduler
 

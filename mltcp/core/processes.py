@@ -1,4 +1,4 @@
-"""Process control by prctl(2) and /proc: death signals, subreapers, guards, start times, descendants.
+"""Processes: death signals, subreapers and guards (prctl(2)), start times and descendants (/proc), descriptors.
 
 It imports the standard library only, because the processes on hosts and around ranks must start fast.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -151,3 +152,15 @@ def _stat(pid: int) -> list[str] | None:
             return file.read().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+_MOST_OPEN = 1 << 16
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit to the hard limit; returns the number to use, at most `_MOST_OPEN`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        hard = max(soft, 1 << 20)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return min(hard, _MOST_OPEN)
