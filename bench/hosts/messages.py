@@ -18,8 +18,7 @@ from bench.workloads.ranks.place import RankPlace
 from bench.workloads.ranks.rank import RankFinished, RankProgress, RankReady
 from bench.workloads.ranks.round_rank import RoundRequest, RoundTime
 from bench.workloads.ranks.standing_rank import Joined, Standing
-from mltcp.control.aggressiveness import Aggressiveness, Shape
-from mltcp.control.iteration_start import Start
+from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
 from mltcp.ebpf.layout import Action, KernelJob, Tracker
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
-from mltcp.control.iteration_start import Start as Start
+from mltcp.control.aggressiveness import Start as Start
 from mltcp.core.owner import Owner
 
 Raw = bytes

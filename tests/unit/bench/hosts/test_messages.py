@@ -17,8 +17,7 @@ from bench.workloads.ranks.place import RankPlace
 from bench.workloads.ranks.rank import RankFinished, RankProgress
 from bench.workloads.ranks.round_rank import RoundRequest, RoundTime
 from bench.workloads.ranks.standing_rank import Standing
-from mltcp.control.aggressiveness import Aggressiveness, Shape
-from mltcp.control.iteration_start import Start
+from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
 from mltcp.ebpf.layout import Action, KernelJob
 
 PLACE = RankPlace(None, "eth0", "10.0.0.1", environment=(("A", "b"),), meeting=("10.0.0.1", 4000))

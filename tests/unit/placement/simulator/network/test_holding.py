@@ -7,12 +7,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mltcp.control.fluid import closed_form_shift
-from mltcp.control.window_model.holding import HeldPair, bound, linear_range, newcomer_share
-from mltcp.control.window_model.law import Base, WindowLaw
-from mltcp.control.window_model.link import ModelLink
-from mltcp.control.window_model.run import RunSettings, simulate
-from mltcp.control.window_model.workload import one_burst
 from mltcp.core.errors import UsageError
+from placement.simulator.network.laws.holding import HeldPair, bound, linear_range, newcomer_share
+from placement.simulator.network.laws.law import Base, WindowLaw
+from placement.simulator.network.laws.run import RunSettings, simulate
+from placement.simulator.network.laws.workload import ModelLink, one_burst
 
 PERIOD_S, LINE_S = 0.386, 0.166
 LINKS = {"18 packets": ModelLink(), "74 packets": ModelLink(1e9, 1e6, 150e3)}

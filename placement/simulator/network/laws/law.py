@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from mltcp.control.aggressiveness import LARGEST_FACTOR, Aggressiveness, Shape
-from mltcp.control.iteration_start import Start
+from mltcp.control.aggressiveness import LARGEST_FACTOR, Aggressiveness, Shape, Start
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import check_number
 

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mltcp.control.aggressiveness import Aggressiveness, Shape
+from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
 from mltcp.control.fluid import closed_form_shift
-from mltcp.control.iteration_start import Start
-from mltcp.control.window_model.compiled import state
-from mltcp.control.window_model.compiled.factor import factor, rescale
-from mltcp.control.window_model.compiled.iterations import finish_pieces
-from mltcp.control.window_model.compiled.windows import (
+from placement.simulator.network.laws import state
+from placement.simulator.network.laws.law import Base, WindowLaw
+from placement.simulator.network.laws.run import RunSettings, isolated_s, simulate
+from placement.simulator.network.laws.state import factor, rescale
+from placement.simulator.network.laws.steps import finish_pieces
+from placement.simulator.network.laws.windows import (
     CUBIC,
     grow,
     look,
@@ -22,10 +23,13 @@ from mltcp.control.window_model.compiled.windows import (
     restart,
     transmission_starts,
 )
-from mltcp.control.window_model.law import Base, WindowLaw
-from mltcp.control.window_model.link import ModelLink
-from mltcp.control.window_model.run import RunSettings, isolated_s, simulate
-from mltcp.control.window_model.workload import buckets_in_backward, bursts, one_burst, phased
+from placement.simulator.network.laws.workload import (
+    ModelLink,
+    buckets_in_backward,
+    bursts,
+    one_burst,
+    phased,
+)
 
 LAB = ModelLink()
 PERIOD_S, LINE_S = 0.386, 0.166

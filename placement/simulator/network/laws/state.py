@@ -1,10 +1,15 @@
-"""The state of the compiled model: arrays of one record for each job. Times are seconds, amounts are packets."""
+"""The state of the compiled model: arrays of one record for each job. Times are seconds, amounts are packets.
+
+`factor` is F(bytes_ratio), and `rescale` its scale by the time to send an iteration, as in mltcp.bpf.h.
+"""
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from placement.model.compiled import compiled
 
 Record: TypeAlias = Any
 """A record of one of the types below, or an array of them; numpy's annotations do not cover fields."""
@@ -108,3 +113,57 @@ JOB = np.dtype(
 PIECE = np.dtype([("after", "f8"), ("packets", "f8"), ("at_least", "f8")])
 
 MARK, LOSS = 1, 2
+
+
+LARGEST_SCALE, SMALLEST_SCALE = 4.0, 0.25
+
+# The codes of mltcp.control.aggressiveness.Shape.
+LINEAR, QUADRATIC, RECIPROCAL, CONCAVE, FALLING_LINEAR, FALLING_QUADRATIC, REMAINING = range(1, 8)
+
+
+@compiled
+def factor(law: Record, x: float, scale: float) -> float:
+    """F at the bytes_ratio x."""
+    s, i = law.slope, law.intercept
+    if law.shape == LINEAR:
+        return s * x + i
+    if law.shape == QUADRATIC:
+        return s * x * x + i
+    if law.shape == RECIPROCAL:
+        return i * (s + i) / ((s + i) - s * x)
+    if law.shape == CONCAVE:
+        return s * x * (2 - x) + i
+    if law.shape == FALLING_LINEAR:
+        return (s + i) - s * x
+    if law.shape == FALLING_QUADRATIC:
+        return (s + i) - s * x * x
+    if law.shape == REMAINING:
+        return min(s + i, i * scale / (1 - x) ** 2) if x < 1 else s + i
+    return 1.0
+
+
+@compiled
+def is_recognised(law: Record, job: Record) -> bool:
+    """Whether a law of MLTCP is in force: the job's iterations are recognised."""
+    return law.shape > 0 and job.iteration >= law.learning
+
+
+@compiled
+def current_factor(law: Record, job: Record) -> float:
+    """F of a job now; 1 until its iterations are recognised."""
+    if not is_recognised(law, job):
+        return 1.0
+    return factor(law, min(1.0, job.acked / job.total), job.scale)
+
+
+@compiled
+def rescale(law: Record, job: Record) -> None:
+    """mltcp_rescale(): at an iteration's end, scale F by sqrt(reference / time to send an iteration)."""
+    took = job.last_acked - job.first_sent
+    if law.reference == 0 or took <= 0 or job.iteration < law.learning:
+        return
+    if job.sending_time == 0 or took < job.sending_time:
+        job.sending_time = took
+    else:
+        job.sending_time += (took - job.sending_time) / 64
+    job.scale = min(LARGEST_SCALE, max(SMALLEST_SCALE, (law.reference / job.sending_time) ** 0.5))

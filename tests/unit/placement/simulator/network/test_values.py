@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltcp.control.aggressiveness import Aggressiveness, Shape
-from mltcp.control.iteration_start import Start
-from mltcp.control.window_model.law import Base, WindowLaw
-from mltcp.control.window_model.link import FRAME_BYTES, ModelLink
-from mltcp.control.window_model.outcome import ModelIteration, ModelOutcome
-from mltcp.control.window_model.run import RunSettings, simulate
-from mltcp.control.window_model.workload import (
+from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
+from mltcp.core.errors import UsageError
+from mltcp.ebpf.layout import Action
+from placement.simulator.network.laws.law import Base, WindowLaw
+from placement.simulator.network.laws.run import ModelIteration, ModelOutcome, RunSettings, simulate
+from placement.simulator.network.laws.workload import (
+    FRAME_BYTES,
+    ModelLink,
     PeriodicJob,
     Piece,
     buckets_in_backward,
@@ -18,8 +19,6 @@ from mltcp.control.window_model.workload import (
     one_burst,
     phased,
 )
-from mltcp.core.errors import UsageError
-from mltcp.ebpf.layout import Action
 
 LINK = ModelLink()
 JOB = one_burst(0.1, 0.2)

@@ -5,8 +5,8 @@ Not modelled: HyStart, the gradual reduction of PRR, undo after spurious losses.
 
 from __future__ import annotations
 
-from mltcp.control.window_model.compiled.compiler import compiled
-from mltcp.control.window_model.compiled.state import HZ, LOSS, NEVER, Record
+from placement.model.compiled import compiled
+from placement.simulator.network.laws.state import HZ, LOSS, NEVER, Record
 
 RENO, CUBIC, DCTCP = range(3)
 START_KERNEL, START_AVOID, START_KEEP, START_PROBE = range(4)
