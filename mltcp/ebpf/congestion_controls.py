@@ -22,8 +22,7 @@ from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.ebpf import build
 from mltcp.ebpf.flow_watch import FlowWatch
 from mltcp.ebpf.job_entries import JobEntries
-from mltcp.ebpf.kernel_fit import missing
-from mltcp.ebpf.kernel_types import RUNNING, has_tx_start_hook
+from mltcp.ebpf.kernel_types import RUNNING, has_tx_start_hook, missing
 from mltcp.ebpf.layout import Flow, KernelJob
 from mltcp.ebpf.libbpf import BpfError, BpfMap, BpfObject
 from mltcp.ebpf.registrations import (

@@ -24,10 +24,10 @@ from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.control.iteration import IterationTracker
 from mltcp.ebpf.jobs import attached
 from mltcp.ebpf.layout import KernelJob
-from mltcp.ebpf.records import record_reader
 from mltcp.pacing.controller import PacingController
 from mltcp.pacing.sock_diag import FlowKey, SockDiag
 from tests.lab.controls_under_test import own_controls
+from tests.lab.iteration_records import record_reader
 
 pytestmark = pytest.mark.lab
 

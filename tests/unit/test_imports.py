@@ -48,8 +48,8 @@ LAYERS = {
     "mltcp.daemon": ("client", "journal", "jobs", "descriptors", "mechanisms", "service"),
     "collectives": ("core", "transport", "recording", "gate", "agent", "group", "elastic"),
     "collectives.recording": (
-        *("traffic", "records", "cuda_capture", "completion", "operation", "acked_bytes"),
-        *("detection", "optimizer_steps", "demand", "hooks", "profile_file", "recorder"),
+        *("records", "completion", "operation", "acked_bytes"),
+        *("detection", "optimizer_steps", "demand", "recorder"),
     ),
     "placement": (
         *("model", "cassini", "policies", "traces", "simulator", "learning", "experiments", "plots"),
@@ -234,7 +234,7 @@ def test_a_cycle_is_found():
 @pytest.mark.parametrize(
     ("importing", "imported"),
     [
-        ("mltcp.pacing.tc.htb_qdisc", "mltcp.daemon.journal.journal"),
+        ("mltcp.pacing.tc.htb_qdisc", "mltcp.daemon.journal"),
         ("mltcp.core.errors", "mltcp.control.fluid"),
         ("placement.model.cluster", "placement.policies.catalogue"),
         ("placement.service.state.job_record", "placement.service.server"),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from collectives.elastic.batch import Batch
+from collectives.elastic.batches import Batch
 
 
 class SampleCounts:

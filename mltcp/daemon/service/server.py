@@ -39,8 +39,8 @@ from mltcp.daemon.client.protocol import (
 )
 from mltcp.daemon.descriptors.workers import DescriptorWorkers, NoWorkerError, PassedFlows
 from mltcp.daemon.jobs.attachments import most_attached
-from mltcp.daemon.jobs.limits import Limits
-from mltcp.daemon.jobs.peer import Peer
+from mltcp.daemon.jobs.job import Peer
+from mltcp.daemon.jobs.job_table import Limits
 from mltcp.daemon.service.user_share import UserShare, metered
 
 _log = logging.getLogger("mltcp.daemon")

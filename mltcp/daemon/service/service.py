@@ -24,9 +24,7 @@ from mltcp.daemon.jobs.job_manager import JobManager
 from mltcp.daemon.jobs.job_table import LAST_NUMBER
 from mltcp.daemon.jobs.outside_changes import OutsideChanges
 from mltcp.daemon.jobs.registered_cgroups import RegisteredCgroups
-from mltcp.daemon.journal.changes import ControlChange
-from mltcp.daemon.journal.journal import Journal
-from mltcp.daemon.journal.restore import restore
+from mltcp.daemon.journal import ControlChange, Journal, restore
 from mltcp.daemon.mechanisms.ebpf import EbpfMechanism
 from mltcp.daemon.mechanisms.job_map import JobMap
 from mltcp.daemon.mechanisms.pacer import Pacer

@@ -11,10 +11,9 @@ from types import MappingProxyType
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.protocol import VERSION
 from mltcp.daemon.client.status import EVERYBODY, DaemonStatus, InterfaceStatus, JobStatus
-from mltcp.daemon.jobs.job import NO_CONTROL, Job, may_see
+from mltcp.daemon.jobs.job import NO_CONTROL, Job, Peer, may_see
 from mltcp.daemon.jobs.job_table import JobTable
 from mltcp.daemon.jobs.outside_changes import OutsideChanges
-from mltcp.daemon.jobs.peer import Peer
 from mltcp.daemon.mechanisms.pacer import Pacer
 
 FRESH_S = 0.2

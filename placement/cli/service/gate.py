@@ -9,6 +9,7 @@ from pathlib import Path
 from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
 from mltcp.core.signals import stop_signals
+from placement.cli.command import add_command
 from placement.cli.service.listening import print_listening, read_token
 from placement.cli.simulation.arguments import add_contention, contention_of
 
@@ -28,11 +29,7 @@ Jobs that are not listed share one link. Jobs of unknown compute time are admitt
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``gate`` to the commands."""
-    command = commands.add_parser(
-        "gate",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(commands, "gate", execute, _EXAMPLES)
     command.add_argument("--listen", required=True, metavar="ADDRESS", help="unix:/path or host:port")
     command.add_argument(
         "--policy", default="ada-srsf", help="srsf-N, ada-srsf or ada-srsf-k (default ada-srsf)"
@@ -53,7 +50,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     command.add_argument("--json", action="store_true", help="print the address as a line of JSON")
     add_contention(command)
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

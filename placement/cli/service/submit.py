@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import parse_number
+from placement.cli.command import add_command
 from placement.cli.service.arguments import add_connection, client_of, places_text, print_json, print_table
 from placement.client.client import Client
 
@@ -36,11 +37,7 @@ _WAITS = ("placed", "ended")
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``submit``, ``release`` and ``requeue`` to the commands."""
-    submit = commands.add_parser(
-        "submit",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    submit = add_command(commands, "submit", execute, _EXAMPLES)
     submit.add_argument("--file", type=Path, metavar="FILE", help='JSON of one job, or {"jobs": [...]}')
     job = submit.add_argument_group("job")
     job.add_argument("--id", metavar="NAME", help="unique name of the job")
@@ -98,17 +95,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "program", nargs="*", metavar="COMMAND", help="command for the service's engine, after --"
     )
     add_connection(submit)
-    submit.set_defaults(execute=execute)
-    release = commands.add_parser("release")
+    release = add_command(commands, "release", _release)
     release.add_argument("jobs", nargs="+", metavar="JOB")
     release.add_argument("--reason", default="", help="shown by status")
     add_connection(release)
-    release.set_defaults(execute=_release)
-    requeue = commands.add_parser("requeue")
+    requeue = add_command(commands, "requeue", _requeue)
     requeue.add_argument("jobs", nargs="+", metavar="JOB")
     requeue.add_argument("--reason", default="", help="shown by status until it goes on")
     add_connection(requeue)
-    requeue.set_defaults(execute=_requeue)
 
 
 def execute(options: argparse.Namespace) -> int:

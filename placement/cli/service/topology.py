@@ -10,6 +10,7 @@ from pathlib import Path
 from mltcp.core.errors import UsageError
 from mltcp.core.json_files import read_json
 from mltcp.core.quantities import parse_rate_bps
+from placement.cli.command import add_command
 from placement.engines.slurm.cluster import (
     cluster_document,
     cluster_here,
@@ -35,9 +36,7 @@ _FORMS = ("topology.conf", "topology.yaml", "nodes")
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``topology`` to the commands."""
-    command = commands.add_parser(
-        "topology", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "topology", execute, _EXAMPLES)
     command.add_argument(
         "cluster", nargs="?", type=Path, metavar="CLUSTER", help="a cluster, to write for Slurm"
     )
@@ -50,7 +49,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     command.add_argument("--nodes", type=Path, metavar="FILE", help="read them here instead of from scontrol")
     command.add_argument("--switches", type=Path, metavar="FILE", help="a topology.conf or .yaml, likewise")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

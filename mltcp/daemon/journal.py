@@ -10,17 +10,82 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.core.owner import Owner
 from mltcp.core.processes import boot_id
 from mltcp.core.trusted_directory import make_trusted_directory
-from mltcp.daemon.journal.changes import Change, change_from, document_of
+from mltcp.ebpf.congestion_controls import Controls
+from mltcp.pacing.edt.edt_pacing import EdtChange
+from mltcp.pacing.tc.qdisc_change import QdiscChange, UndoOutcome
+from mltcp.pacing.tc.qdiscs import SavedQdisc
+
+# The kinds of changes that the daemon makes to a host, and how each is undone.
+#
+# A change is not undone if somebody else has changed the same thing since; it is then reported.
+
+
+@dataclass(frozen=True)
+class ControlChange:
+    """A congestion control was loaded."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"the congestion control {self.name}"
+
+    def undo(self) -> UndoOutcome:
+        """Unload it, of whatever build. Its flows keep it until they close: the kernel holds it for them."""
+        controls = Controls()
+        state = controls.registration(self.name).state
+        if state not in ("loaded", "older"):
+            return UndoOutcome(True, "it is not loaded any more")
+        # The jobs of another build cannot be read; their connections keep what they have.
+        foreign_jobs = [
+            job.name
+            for job in (controls.jobs().values() if state == "loaded" else ())
+            if job.owner != Owner.current() and job.is_owned
+        ]
+        if foreign_jobs:
+            return UndoOutcome(False, f"job {foreign_jobs[0]}, which was started without the daemon, uses it")
+        controls.unload([self.name], force=True)
+        return UndoOutcome(True, "unloaded")
+
+
+Change = QdiscChange | EdtChange | ControlChange
+
+_KINDS: dict[str, type[Change]] = {"qdisc": QdiscChange, "edt": EdtChange, "control": ControlChange}
+
+
+def document_of(change: Change) -> dict[str, Any]:
+    """The change as a JSON document."""
+    kind = next(name for name, kind in _KINDS.items() if type(change) is kind)
+    return {"kind": kind, **asdict(change)}
+
+
+def change_from(document: Mapping[str, Any]) -> Change:
+    """The change that a JSON document describes.
+
+    Raises:
+        KeyError, TypeError: it does not describe a change.
+    """
+    fields = dict(document)
+    kind = _KINDS[fields.pop("kind")]
+    if kind is ControlChange:
+        fields.pop("root", None)  # of versions that pinned controls in a directory
+    if isinstance(fields.get("former"), dict):
+        fields["former"] = SavedQdisc(**fields["former"])
+    if "children" in fields:
+        fields["children"] = tuple((queue, SavedQdisc(**saved)) for queue, saved in fields["children"])
+    return kind(**fields)
+
 
 JOURNAL = Path("/var/lib/mltcp/journal")
 
@@ -148,3 +213,42 @@ def _write_all(file: FileIO, data: bytes) -> None:
     """Write all data. A full disk accepts a part first and reports the error at the next write."""
     while data:
         data = data[file.write(data) :]
+
+
+def restore(
+    journal: Journal, keep_interfaces: Collection[str] = (), keep_controls: Collection[str] = ()
+) -> list[str]:
+    """Undo every pending change, the last one first; returns a line for each, with the outcome and the reason.
+
+    A change that somebody else has overridden is left alone, and not tried again.
+
+    Args:
+        journal: of the changes.
+        keep_interfaces, keep_controls: not undone, because the daemon that is starting takes them over.
+    """
+    lines = []
+    for entry in journal.pending():
+        if not _is_kept(entry, keep_interfaces, keep_controls):
+            lines.append(_undo(journal, entry))
+    return lines
+
+
+def _is_kept(entry: Entry, interfaces: Collection[str], controls: Collection[str]) -> bool:
+    change = entry.change
+    if isinstance(change, QdiscChange):
+        return change.interface in interfaces
+    return isinstance(change, ControlChange) and change.name in controls
+
+
+def _undo(journal: Journal, entry: Entry) -> str:
+    # If one change cannot be undone, the others still are.
+    try:
+        outcome = entry.change.undo()
+    except (MltcpError, OSError) as error:
+        return f"{entry.change}: not undone: {error}"
+    how = outcome.why if outcome.undone else f"left alone: {outcome.why}"
+    try:
+        journal.undone(entry.number, how)
+    except MltcpError as error:
+        how += f" (not recorded: {error})"
+    return f"{entry.change}: {how}"
