@@ -4,9 +4,10 @@ import pytest
 
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.errors import MltcpError
-from mltcp.daemon.jobs.outside_changes import OutsideChanges
-from mltcp.daemon.mechanisms import pacer as pacer_module
-from mltcp.daemon.mechanisms.pacer import UNKNOWN, Pacer
+from mltcp.daemon.jobs.job import Job
+from mltcp.daemon.mechanisms import tc as tc_module
+from mltcp.daemon.mechanisms.outside_changes import OutsideChanges
+from mltcp.daemon.mechanisms.tc import UNKNOWN, TcMechanism
 from mltcp.pacing.controller import PacingController
 from mltcp.pacing.sock_diag import ClassifiedSocket
 from mltcp.pacing.tc.htb_qdisc import ABSENT, LEFT_ALONE, PACED
@@ -85,7 +86,7 @@ def qdiscs():
 @pytest.fixture
 def clock(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(pacer_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(tc_module.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -97,11 +98,15 @@ def paced(qdiscs, clock):
 def made(qdiscs, sockets=None, mark=HANDLE):
     sockets = sockets or Sockets()
     controller = PacingController(sockets, LINE_BPS)
-    return Pacer(qdiscs, controller, sockets, NoEvents(), OutsideChanges(), mark)
+    return TcMechanism(qdiscs, controller, sockets, NoEvents(), OutsideChanges(), mark)
+
+
+def job(paced, number=JOB):
+    return Job(number, f"job{number}", "", 0, "root", paced, "none", Aggressiveness())
 
 
 def add(paced, number=JOB):
-    return paced.add_job(number, Aggressiveness(), 0, 0)
+    paced.add_job(job(paced, number))
 
 
 @pytest.mark.parametrize("refusing", [0, 1, 2])
@@ -112,7 +117,7 @@ def test_a_job_that_one_interface_refuses_has_a_class_on_none(paced, qdiscs, ref
     assert [qdisc.classes() for qdisc in qdiscs] == [set()] * 3
     assert paced.carried() == set()
     with pytest.raises(KeyError):
-        paced.job(JOB)
+        paced.state(job(paced))
     qdiscs[refusing].refuses = set()
     add(paced)
     assert [qdisc.classes() for qdisc in qdiscs] == [{JOB}] * 3
@@ -134,7 +139,7 @@ def test_a_class_that_cannot_be_taken_back_at_once_is_taken_back_later(paced, qd
 def test_the_class_of_an_ended_job_is_removed_when_its_interface_is_known_again(paced, qdiscs, clock):
     add(paced)
     qdiscs[1].refuses = {"change_rates", "state"}
-    paced.remove_job(JOB)
+    paced.remove_job(job(paced))
     assert paced.states()[1][1] == UNKNOWN
     clock[0] += 10
     for _ in range(3):
@@ -149,7 +154,7 @@ def test_the_class_of_an_ended_job_is_removed_when_its_interface_is_known_again(
 
 def test_a_removal_that_fails_is_tried_again(paced, qdiscs, clock):
     add(paced)
-    paced.remove_job(JOB)
+    paced.remove_job(job(paced))
     qdiscs[2].refuses = {"remove_class"}
     clock[0] += 10
     paced.check()
@@ -164,7 +169,7 @@ def test_an_interface_that_is_not_ours_any_more_keeps_no_number(paced, qdiscs, c
     add(paced)
     qdiscs[1].now, qdiscs[1].refuses = state, {"install"}
     paced.check()
-    paced.remove_job(JOB)
+    paced.remove_job(job(paced))
     clock[0] += 10
     paced.check()
     assert paced.carried() == set()
