@@ -32,7 +32,7 @@ from mltcp.core.errors import MltcpError
 from mltcp.core.owner import Owner
 from placement.engines import leftovers
 from placement.engines.launcher import TORCHRUN_LOGS, Launcher
-from placement.engines.node_messages import Beat, Hello, NodeEnded, NodeMessage, NodeStarted, line_of
+from placement.engines.node_messages import Beat, LauncherHello, NodeEnded, NodeMessage, NodeStarted, line_of
 
 
 def result_name(node: int) -> str:
@@ -48,7 +48,7 @@ def main(launch: str) -> None:
         guard = processes.fork_under_guard(partial(shutil.rmtree, place, ignore_errors=True))
         processes.adopt_orphans()
         leftovers.kill_leftovers()
-        _tell(launch, Hello(processes.boot_id(), processes.pid_namespace()))
+        _tell(launch, LauncherHello(processes.boot_id(), processes.pid_namespace()))
         # Unbuffered, so that the selector sees the bytes after the line.
         with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as instructions:
             line = instructions.readline()

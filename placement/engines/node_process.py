@@ -26,8 +26,8 @@ from placement.engines.launcher import last_line
 from placement.engines.node_messages import (
     LONGEST_BYTES,
     Beat,
-    Hello,
     HostMessageError,
+    LauncherHello,
     NodeEnded,
     NodeMessage,
     NodeStarted,
@@ -202,7 +202,7 @@ class NodeProcess:
             return []
         self.heard_s = time.monotonic()
         message = message_of(text)
-        if isinstance(message, Hello):
+        if isinstance(message, LauncherHello):
             self._greet(message)
             return []
         if isinstance(message, Beat):
@@ -227,7 +227,7 @@ class NodeProcess:
         elif isinstance(message, NodeEnded):
             self.result = message
 
-    def _greet(self, hello: Hello) -> None:
+    def _greet(self, hello: LauncherHello) -> None:
         if self._instruction is not None:
             here = processes.boot_id(), processes.pid_namespace()
             self._is_here = (hello.boot, hello.pids) == here
