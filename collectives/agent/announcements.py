@@ -91,6 +91,8 @@ class PlacementService(Protocol):
         """Open the stream of a job; raises StreamError if the service is not reachable."""
 
 
+# -- announcements ------------------------------------------------------------------------------
+#
 # Announcements of delays by rank 0 to the other ranks of a job, and their acknowledgements, through
 # the job's store.
 #

@@ -56,6 +56,8 @@ class ServiceClock:
         return monotonic_ns + self._offset_ns
 
 
+# -- timetables ---------------------------------------------------------------------------------
+#
 # Timetables: keep a job whose iterations are slightly shorter than its circle's perimeter on its time
 # shift.
 #
@@ -88,6 +90,9 @@ class Timetable:
             return 0
         early_ns = (self.at_ns - now_ns) % self.period_ns
         return early_ns if early_ns <= EARLY_BY * self.period_ns else 0
+
+
+# -- time shifts --------------------------------------------------------------------------------
 
 
 LONGEST_NS = 600_000_000_000

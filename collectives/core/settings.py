@@ -79,6 +79,9 @@ def check_address(variable: str, text: str) -> None:
         raise UsageError(f"{variable}: expected a port from 1 to 65535, got {text!r}")
 
 
+# -- settings -----------------------------------------------------------------------------------
+
+
 NO_CONTROL = "none"
 LAWS = ("mltcp_dcqcn", "dcqcn")
 

@@ -42,6 +42,9 @@ class Batch:
         return total * (self.ranks / self.step_samples)
 
 
+# -- learning rates -----------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class BatchScaling:
     """The factor (N * batch / reference) ** exponent on the learning rate of every parameter group.
@@ -86,6 +89,8 @@ SAME_FOR_ANY_BATCH = BatchScaling(1, 0.0)
 """The learning rate does not depend on N * batch."""
 
 
+# -- the order of samples -----------------------------------------------------------------------
+#
 # The order of the samples in each epoch, and their division into steps and ranks.
 #
 # Sample i of an epoch's permutation belongs to the job, not to a rank: with N ranks a step takes the

@@ -107,6 +107,9 @@ class StepHooks:
         self._rates = None
 
 
+# -- requests to stop ---------------------------------------------------------------------------
+
+
 LAUNCHED = "TORCHELASTIC_RUN_ID"
 """The variable that torchrun sets in its ranks."""
 
@@ -138,6 +141,9 @@ class StopRequest:
     def launcher_gone(self) -> bool:
         """Whether the process that started this one has ended."""
         return self._parent is not None and os.getppid() != self._parent
+
+
+# -- training -----------------------------------------------------------------------------------
 
 
 LOCK = "lock"

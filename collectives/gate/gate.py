@@ -142,6 +142,9 @@ def _connected(address: str, timeout_s: float, socket_owner: int | None) -> sock
     return connection
 
 
+# -- the gate -----------------------------------------------------------------------------------
+
+
 _log = logging.getLogger("mltcp")
 
 RETRY_S = 2.0

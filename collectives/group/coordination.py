@@ -42,6 +42,9 @@ def identifier_of_run(store: Store) -> str:
     return bytes(PrefixStore(_KEYS, store).compare_set("instance", "", made)).decode()
 
 
+# -- coordination -------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class _RankShifts:
     """This rank's time shifts, and the calls that stop the agent or listener which feeds them, in order."""

@@ -105,6 +105,8 @@ def on_cuda(arguments: Iterable[Any]) -> bool:
     )
 
 
+# -- lists --------------------------------------------------------------------------------------
+#
 # An all-to-all of lists of tensors on Gloo before torch 2.12, which has it for single tensors only.
 #
 # Under Gloo's name torch's differentiable all-to-all then takes another way; it does not know ours.
@@ -124,6 +126,8 @@ def all_to_all_of_lists(
     return work
 
 
+# -- averages of integers -----------------------------------------------------------------------
+#
 # The average of integers over all ranks, which NCCL has and Gloo has not.
 #
 # Trainers avoid it where they see a backend called ``gloo``; under the name ``mltcp`` they do not.

@@ -67,6 +67,9 @@ class HooksOfBoth(ProcessGroup):
         method(self._inner, *args, **kwargs)
 
 
+# -- point to point -----------------------------------------------------------------------------
+
+
 class PointToPointWork(Work):
     """Torch's handle `work` of a send or receive, whose completion is noted in its wait().
 

@@ -60,6 +60,9 @@ def reduce_scatter_single(*args: Any, **kwargs: Any) -> Any:
     return _function("reduce_scatter_single", "reduce_scatter_tensor")(*args, **kwargs)
 
 
+# -- torch.compile ------------------------------------------------------------------------------
+
+
 F = TypeVar("F", bound=Callable[..., object])
 
 

@@ -45,6 +45,9 @@ def _loaded_runtime() -> str | None:
     return None
 
 
+# -- completion ---------------------------------------------------------------------------------
+
+
 _log = logging.getLogger("mltcp")
 
 LINGER_S = 0.0005

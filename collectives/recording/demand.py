@@ -282,6 +282,9 @@ def _fields(document: object, where: str) -> Mapping[str, Any]:
     return document
 
 
+# -- the file -----------------------------------------------------------------------------------
+
+
 class ProfileFile:
     """Writes documents to `path`.
 

@@ -90,6 +90,8 @@ def _reduce(nbytes: int, rank: int, size: int, is_root: bool) -> int:
     return round_the_ring if is_root else round_the_ring + chunk_end - chunk_start
 
 
+# -- records ------------------------------------------------------------------------------------
+#
 # Operations and iterations as frozen records, for hooks and profiles.
 #
 # All times are on CLOCK_MONOTONIC (``time.monotonic_ns``).
@@ -193,6 +195,8 @@ def busy_intervals(operations: Iterable[Operation]) -> list[tuple[int, int]]:
     return merged
 
 
+# -- hooks --------------------------------------------------------------------------------------
+#
 # Lists of callbacks for iterations and operations.
 #
 # The error of a callback is logged once, with the traceback, and does not affect the job.

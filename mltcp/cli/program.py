@@ -132,6 +132,8 @@ def _exit_status(status: int) -> int:
     return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
 
+# -- signals ------------------------------------------------------------------------------------
+#
 # Forwards the signals of a process to the program that it runs, and waits for that program.
 #
 # The program stays in the process group of its wrapper, so that a terminal, a shell and a batch

@@ -87,6 +87,9 @@ def change_from(document: Mapping[str, Any]) -> Change:
     return kind(**fields)
 
 
+# -- the journal --------------------------------------------------------------------------------
+
+
 JOURNAL = Path("/var/lib/mltcp/journal")
 
 
@@ -213,6 +216,9 @@ def _write_all(file: FileIO, data: bytes) -> None:
     """Write all data. A full disk accepts a part first and reports the error at the next write."""
     while data:
         data = data[file.write(data) :]
+
+
+# -- restoring ----------------------------------------------------------------------------------
 
 
 def restore(

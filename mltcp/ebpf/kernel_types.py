@@ -118,6 +118,9 @@ def has_tx_start_hook(kernel: Path = RUNNING) -> bool:
         return "cwnd_event_tx_start" in (types.members("tcp_congestion_ops") or ())
 
 
+# -- what a kernel lacks ------------------------------------------------------------------------
+
+
 KERNEL_STRUCTURES = (
     "ack_sample",
     "bictcp",

@@ -62,6 +62,9 @@ class LineRate:
         return self._given_bps or reported.bps or self._last_bps or UNKNOWN_LINE_RATE_BPS
 
 
+# -- features -----------------------------------------------------------------------------------
+
+
 _GET_LINK, _IFINFO = 18, struct.Struct("=BxHiII")
 _LOWER, _LOWER_NAMESPACE, _OTHER_NAME = 5, 37, 53
 _LONGEST_NAME = 127

@@ -141,6 +141,9 @@ class HostSlots:
             )
 
 
+# -- events -------------------------------------------------------------------------------------
+
+
 class EventQueue:
     """Events in the order in which any threads put them."""
 
@@ -159,6 +162,9 @@ class EventQueue:
             while True:
                 events.append(self._queue.get_nowait())
         return events
+
+
+# -- logs ---------------------------------------------------------------------------------------
 
 
 def remove_logs(logs: Path, directory: str | None) -> None:

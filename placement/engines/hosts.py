@@ -126,6 +126,9 @@ def _texts(value: Any, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
+# -- networks of jobs ---------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """A host in the network of one job.

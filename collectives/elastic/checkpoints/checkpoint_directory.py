@@ -95,6 +95,9 @@ class RunLock:
         return True
 
 
+# -- the directory ------------------------------------------------------------------------------
+
+
 KEPT = 2
 _CHECKPOINT = re.compile(r"checkpoint-([0-9]{15})")
 _UNFINISHED = ".unfinished-"

@@ -46,6 +46,9 @@ def difference(wanted: Mapping[str, str], found: Mapping[str, str]) -> str | Non
     return None
 
 
+# -- headers ------------------------------------------------------------------------------------
+
+
 NAME = "header.json"
 FORMAT = 1
 

@@ -39,6 +39,9 @@ class PastOperation(NamedTuple):
         return Boundary(self.operations, self.idle_since_ns)
 
 
+# -- repetitions --------------------------------------------------------------------------------
+
+
 LARGEST_MEMORY = 64
 """Number of broken cycles that are kept."""
 

@@ -66,6 +66,9 @@ class Member(Protocol):
     def __hash__(self) -> int: ...
 
 
+# -- iteration times ----------------------------------------------------------------------------
+
+
 TYPICAL_OF = 15
 BEST_OF = 5
 
@@ -127,6 +130,9 @@ class IterationTimes:
         if len(self._recent) >= BEST_OF:
             median_s = statistics.median(list(self._recent)[-BEST_OF:])
             self.best_s = median_s if self.best_s is None else min(self.best_s, median_s)
+
+
+# -- jobs ---------------------------------------------------------------------------------------
 
 
 NO_CONTROL = "none"

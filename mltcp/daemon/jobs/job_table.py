@@ -69,6 +69,9 @@ class Limits:
             )
 
 
+# -- the table of jobs --------------------------------------------------------------------------
+
+
 FIRST_NUMBER = 16
 LAST_NUMBER = 0x3FFF
 """A job's number is also the minor number of its HTB class: those below 16 are reserved for our own classes.

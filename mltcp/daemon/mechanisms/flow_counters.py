@@ -56,6 +56,9 @@ class KernelFlowCounters:
         return len(self._open) + sum(cookie not in self._open for cookie in self._new)
 
 
+# -- counters of the kernel and of controls -----------------------------------------------------
+
+
 class FlowCounters:
     """Sums the kernel's counters over the flows of a job."""
 

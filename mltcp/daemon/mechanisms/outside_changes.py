@@ -41,6 +41,9 @@ class OutsideChanges:
         return tuple(self._last)
 
 
+# -- settings of flows --------------------------------------------------------------------------
+
+
 CONTROL, PACKET_MARK = "congestion control", "mark"
 
 Settings = Mapping[str, str]

@@ -66,6 +66,9 @@ def _has(document: Any, path: Sequence[str]) -> bool:
     return True
 
 
+# -- the configuration --------------------------------------------------------------------------
+
+
 LAWS = ("mltcp_dcqcn", "dcqcn")
 MODES = ("tc", "off")
 DEFAULT_INTERVAL_S = 0.002

@@ -171,6 +171,8 @@ def _text(value: str) -> str:
     return value.encode(errors="backslashreplace").decode()
 
 
+# -- the server for scrapers --------------------------------------------------------------------
+#
 # Serves one page over HTTP to scrapers, of which none can keep others waiting.
 #
 # One thread serves all connections, with non-blocking sockets. A request and its reply have

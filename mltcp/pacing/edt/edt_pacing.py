@@ -102,6 +102,9 @@ class DepartureProgram:
         self._object.close()
 
 
+# -- the change of an interface -----------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class EdtChange:
     """An interface runs our program on the packets that leave it.
@@ -128,6 +131,9 @@ class EdtChange:
         if self.added_clsact:
             egress_filter.remove_clsact_if_empty(self.index)
         return UndoOutcome(True, "removed" if was_there else "it was removed already")
+
+
+# -- pacing -------------------------------------------------------------------------------------
 
 
 FQ = "fq"

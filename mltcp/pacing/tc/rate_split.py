@@ -97,6 +97,9 @@ class QueueUseMeter:
         return QueueUse(self._sent_bytes[queue] / self._allowed_bytes, held)
 
 
+# -- shares of a rate ---------------------------------------------------------------------------
+
+
 IDLE = 0.001
 """A queue that has sent less than this share of the job's rate, and holds nothing back, is idle."""
 

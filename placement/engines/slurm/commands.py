@@ -104,6 +104,9 @@ def _no_answer(complaint: str) -> bool:
     return any(each in lowered for each in _NO_ANSWER)
 
 
+# -- rows of squeue and sinfo -------------------------------------------------------------------
+
+
 _NOTHING = frozenset({"(null)", "N/A", "n/a", "NULL"})
 
 

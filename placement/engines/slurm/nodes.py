@@ -48,6 +48,9 @@ def all_gpus(gpus: Mapping[str, int]) -> int:
     return sum(gpus.values())
 
 
+# -- nodes --------------------------------------------------------------------------------------
+
+
 _FIELD = re.compile(r"(\w+)=(\S*)")
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\]]*\])?(?: Comment=.*)?$")
 _TEXTS = re.compile(r" (?:Reason|Comment|Extra)=")

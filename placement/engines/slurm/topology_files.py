@@ -93,6 +93,9 @@ def _runs(numbers: list[str]) -> Iterator[tuple[str, str]]:
     yield first, last
 
 
+# -- topologies ---------------------------------------------------------------------------------
+
+
 ALL_NODES = "ALL"
 """What a topology says instead of the names of all nodes; in any case."""
 

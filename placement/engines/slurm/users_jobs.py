@@ -189,6 +189,9 @@ def used_outside(node: SlurmNode, own: Iterable[int]) -> int:
     return min(node.gpus, max(0, used - sum(own)))
 
 
+# -- the jobs that are held ---------------------------------------------------------------------
+
+
 ASK_AGAIN_S = 5.0
 """How often it is asked what the held jobs ask for, as their users may change it."""
 

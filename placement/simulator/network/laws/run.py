@@ -83,6 +83,9 @@ def _converged_at(durations_s: Sequence[float], alone_s: float) -> int | None:
     return first if first < count else None
 
 
+# -- runs ---------------------------------------------------------------------------------------
+
+
 _LIMIT_S = 100_000.0
 _LAST_SEED = 2**32 - 1
 _MOST_ITERATIONS = 100_000

@@ -115,6 +115,9 @@ PIECE = np.dtype([("after", "f8"), ("packets", "f8"), ("at_least", "f8")])
 MARK, LOSS = 1, 2
 
 
+# -- F ------------------------------------------------------------------------------------------
+
+
 LARGEST_SCALE, SMALLEST_SCALE = 4.0, 0.25
 
 # The codes of mltcp.control.aggressiveness.Shape.

@@ -218,6 +218,9 @@ def _mark(link: Record, flow: Record, packets: float, now: float) -> None:
         _signal(link, flow, MARK, now)
 
 
+# -- the loop -----------------------------------------------------------------------------------
+
+
 @compiled
 def run(
     link: Record,

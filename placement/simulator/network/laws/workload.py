@@ -62,6 +62,9 @@ class ModelLink:
         return self.rtt_s * self.packets_per_s + max(0.0, threshold / FRAME_BYTES - burst)
 
 
+# -- jobs ---------------------------------------------------------------------------------------
+
+
 LONGEST_S = 60.0
 PIECE_S = 0.005
 """The distance of the pieces of a phase below line rate, as in `bench.workloads.phases`."""
