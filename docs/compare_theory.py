@@ -12,10 +12,15 @@ from statistics import median
 
 from bench.workloads.job import Perturbation
 from mltcp.control.aggressiveness import Aggressiveness, Shape
-from mltcp.control.window_model.law import Base, WindowLaw
-from mltcp.control.window_model.link import ModelLink
-from mltcp.control.window_model.run import RunSettings, isolated_s, simulate
-from mltcp.control.window_model.workload import PeriodicJob, buckets_in_backward, one_burst, phased
+from placement.simulator.network.laws.law import Base, WindowLaw
+from placement.simulator.network.laws.run import RunSettings, isolated_s, simulate
+from placement.simulator.network.laws.workload import (
+    ModelLink,
+    PeriodicJob,
+    buckets_in_backward,
+    one_burst,
+    phased,
+)
 
 SEEDS = 7
 WITHIN = 0.05

@@ -18,11 +18,17 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from docs.compare_theory import LAB, pair
-from mltcp.control.window_model.law import Base, WindowLaw
-from mltcp.control.window_model.link import FRAME_BYTES, ModelLink
-from mltcp.control.window_model.run import RunSettings, isolated_s, simulate
-from mltcp.control.window_model.workload import PeriodicJob, bursts, one_burst, phased
 from placement.plots.style import FAINT, INK, JOB_COLOURS, MUTED, framed, write
+from placement.simulator.network.laws.law import Base, WindowLaw
+from placement.simulator.network.laws.run import RunSettings, isolated_s, simulate
+from placement.simulator.network.laws.workload import (
+    FRAME_BYTES,
+    ModelLink,
+    PeriodicJob,
+    bursts,
+    one_burst,
+    phased,
+)
 
 SEEDS = 3
 RUN = RunSettings(iterations=40)

@@ -11,11 +11,10 @@ from dataclasses import replace
 from statistics import fmean, median
 
 from docs.compare_theory import LAB, pair, snapshot1
-from mltcp.control.aggressiveness import Aggressiveness, Shape
-from mltcp.control.iteration_start import Start
-from mltcp.control.window_model.law import Base, WindowLaw
-from mltcp.control.window_model.run import RunSettings, isolated_s, simulate
-from mltcp.control.window_model.workload import PeriodicJob, one_burst
+from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
+from placement.simulator.network.laws.law import Base, WindowLaw
+from placement.simulator.network.laws.run import RunSettings, isolated_s, simulate
+from placement.simulator.network.laws.workload import PeriodicJob, one_burst
 
 SEEDS = 3
 FITTING = {"equal": pair(0), "3 %": pair(0.03), "5 %": pair(0.05), "snapshot1": snapshot1()}

@@ -13,7 +13,7 @@ from bench.lab.slurm_cluster import SlurmCluster
 from mltcp.core.errors import MltcpError
 from mltcp.core.exit_status import exit_status
 from mltcp.core.signals import exit_on_sigterm
-from placement import slurm
+from placement.engines import slurm
 
 _LONGEST_S = 120.0
 _TOPOLOGY = (

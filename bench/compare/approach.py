@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from bench.compare.results.runs import FAIR, ISOLATED
 from bench.lab.programs import Pacing
-from mltcp.control.aggressiveness import Aggressiveness, Shape
+from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import CASSINI, Vocabulary, parse_names, split_name
 from mltcp.core.quantities import parse_number
 from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, available
 from mltcp.ebpf.jobs import control_for
-from mltcp.ebpf.layout import KernelJob, Start
+from mltcp.ebpf.layout import KernelJob
 from mltcp.pacing.rate_law import CONSTANTS
 from placement.policies.catalogue import communication_policy, placement_names
 

@@ -18,7 +18,7 @@ from pyroute2 import IPRoute
 from bench.cost.benchmark import Row
 from bench.lab.network import namespaces
 from bench.lab.network.namespaces import namespace_with_link
-from mltcp.daemon.journal.journal import Journal
+from mltcp.daemon.journal import Journal
 from mltcp.pacing.tc.htb_qdisc import HtbQdisc
 from mltcp.pacing.tc.qdiscs import HANDLE
 

@@ -34,8 +34,7 @@ from bench.workloads.rank import (
     RoundTime,
     Standing,
 )
-from mltcp.control.aggressiveness import Aggressiveness, Shape
-from mltcp.control.iteration_start import Start
+from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
 from mltcp.core.errors import MltcpError
 from mltcp.ebpf.layout import Action, KernelJob, Tracker
 

@@ -12,8 +12,7 @@ from bench.lab.network import namespaces
 from bench.lab.placement import label_of
 from bench.lab.topology import INTERFACE, MAX_JOBS
 from mltcp.core.errors import MltcpError
-from placement.engines.hosts import Host
-from placement.engines.network import Endpoint
+from placement.engines.hosts import Endpoint, Host
 
 _LOOPBACK = Endpoint("127.0.0.1", "lo")
 

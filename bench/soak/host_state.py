@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.lab.network import namespaces
+from mltcp.core.cgroups import cgroup_root
 from mltcp.core.owner import Owner
 from mltcp.ebpf.cgroups import job_cgroups, owner_of
 from mltcp.ebpf.congestion_controls import CONTROLS, Controls
-from mltcp.ebpf.mounts import cgroup_root
 
 # -- the host ----------------------------------------------------------------------------------------------------------
 

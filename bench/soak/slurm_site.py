@@ -17,8 +17,8 @@ from bench.lab.slurm_cluster import SlurmCluster
 from bench.soak.guest_task import ACCOUNTS, BYSTANDER, OPERATOR, USERS, SlurmPlace
 from bench.soak.slurm_guests import SCRIPT
 from bench.soak.watch import ServiceUnderTest, freeze
-from placement import slurm as slurm_files
 from placement.client.client import Client
+from placement.engines import slurm as slurm_files
 
 # -- the cluster -------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ from queue import Empty, SimpleQueue
 
 from torch.distributed import DistError
 
-from collectives.agent.agent_protocol import (
+from collectives.agent.announcements import (
+    Announcer,
     Applied,
     IterationReport,
     PlacementService,
@@ -24,11 +25,9 @@ from collectives.agent.agent_protocol import (
     ServiceStream,
     StreamError,
 )
-from collectives.agent.announcements import Announcer
 from collectives.agent.iteration_starts import IterationStarts
 from collectives.agent.learned_profile import LearnedProfile, began_to_send_ns
-from collectives.agent.service_clock import ServiceClock
-from collectives.agent.time_shift import LATE, LONGEST_NS, TimeShifts
+from collectives.agent.time_shift import LATE, LONGEST_NS, ServiceClock, TimeShifts
 from collectives.core.notices import warn_once
 from collectives.recording.records import Iteration
 from mltcp.core.delay import Decision, Delay, Detach

@@ -10,7 +10,7 @@ from math import ceil
 from statistics import median, median_low
 
 from collectives.agent.learned_profile import began_to_send_ns
-from collectives.agent.timetable import EARLY_BY, Timetable
+from collectives.agent.time_shift import EARLY_BY, Timetable
 from collectives.recording.records import Iteration, Operation
 
 REMEMBERED = 8

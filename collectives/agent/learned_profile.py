@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from collectives.agent.agent_protocol import ProfileReport
+from collectives.agent.announcements import ProfileReport
 from collectives.recording.demand import WARM_UP, DemandProfile, demand_profile, typical
 from collectives.recording.records import Iteration, Operation
 

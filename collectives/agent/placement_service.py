@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from collectives.agent.agent_protocol import Applied, IterationReport, Report, StreamError
+from collectives.agent.announcements import Applied, IterationReport, Report, StreamError
 from mltcp.core.delay import Decision
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from collectives.elastic.epoch_order import EpochOrder, step_range
+from collectives.elastic.batches import EpochOrder, step_range
 
 
 @dataclass(frozen=True)

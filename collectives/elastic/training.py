@@ -2,7 +2,7 @@
 
 ::
 
-    from collectives.elastic.batch_scaling import linear_in_batch
+    from collectives.elastic.batches import linear_in_batch
     from collectives.elastic.training import ElasticTraining
 
     with ElasticTraining(
@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -35,24 +36,115 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from collectives.elastic.batch import Batch
-from collectives.elastic.batch_scaling import BatchScaling
-from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory
+from collectives.elastic.batches import HIGHEST_SEED, Batch, BatchScaling, EpochOrder, step_range, step_seed
+from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory, RunLock
 from collectives.elastic.checkpoints.checkpointer import Checkpointer
-from collectives.elastic.checkpoints.header import CheckpointError, Header
-from collectives.elastic.checkpoints.identity import identity_of
-from collectives.elastic.checkpoints.run_lock import RunLock
+from collectives.elastic.checkpoints.header import CheckpointError, Header, identity_of
 from collectives.elastic.checkpoints.training_state import Stateful, training_state
-from collectives.elastic.epoch_order import HIGHEST_SEED, EpochOrder, step_range, step_seed
 from collectives.elastic.journal import Journal
 from collectives.elastic.ranks import Flags, Ranks
-from collectives.elastic.step_hooks import StepHooks
-from collectives.elastic.stop_request import StopRequest
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.signals import stop_signals
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
+
+
+class StepHooks:
+    """Hooks on one optimizer, in effect between `begin` and `end` of a step.
+
+    The flags are summed right before the optimizer's step, behind the gradients: so they are part of the step's
+    communication, for every way of reducing gradients and for every backend, and they travel while the optimizer works.
+    If the optimizer does not step, as a GradScaler may decide, `end` sums them.
+
+    Args:
+        optimizer: the training's.
+        factor: of the learning rate, during the optimizer's step.
+        start_flags: begins the sum of the flags.
+    """
+
+    def __init__(self, optimizer: Optimizer, factor: float, start_flags: Callable[[], Flags]) -> None:
+        self._factor, self._start_flags = factor, start_flags
+        self._flags: Flags | None = None
+        self._rates: list[Any] | None = None
+        self._in_step = False
+        self._hooks = (
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+        )
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._in_step, self._flags = True, None
+
+    def end(self) -> tuple[bool, bool]:
+        """The step has ended: whether any rank has set the first flag, and the second."""
+        self._in_step = False
+        flags, self._flags = self._flags or self._start_flags(), None
+        return flags.wait()
+
+    def remove(self) -> None:
+        """Take the hooks off the optimizer."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._in_step:
+            return
+        if self._flags is None:
+            self._flags = self._start_flags()
+        self._rates = [group.get("lr") for group in optimizer.param_groups]
+        for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
+            if rate is not None:
+                group["lr"] = rate * self._factor
+
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._rates is None:
+            return
+        for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
+            if rate is not None:
+                group["lr"] = rate
+        self._rates = None
+
+
+# -- requests to stop ---------------------------------------------------------------------------
+
+
+LAUNCHED = "TORCHELASTIC_RUN_ID"
+"""The variable that torchrun sets in its ranks."""
+
+
+class StopRequest:
+    """Whether this process has been asked to stop; every request is remembered.
+
+    A rank whose torchrun was killed is not told: its parent changes. It stops as after a signal, since nobody would
+    ever stop it, or restart the job while it holds the checkpoints.
+    """
+
+    def __init__(self) -> None:
+        self._parent = os.getppid() if LAUNCHED in os.environ else None
+        self.signalled_ns: int | None = None
+
+    def on_signal(self, number: int) -> None:
+        """Note a signal; a second interrupt from a terminal is not held back."""
+        if self.signalled_ns is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.signalled_ns is None:
+            self.signalled_ns = time.monotonic_ns()
+
+    @property
+    def made(self) -> bool:
+        """Whether a signal has come, or the launcher has ended."""
+        return self.signalled_ns is not None or self.launcher_gone
+
+    @property
+    def launcher_gone(self) -> bool:
+        """Whether the process that started this one has ended."""
+        return self._parent is not None and os.getppid() != self._parent
+
+
+# -- training -----------------------------------------------------------------------------------
+
 
 LOCK = "lock"
 CHECKPOINT_EVERY_S = 300.0

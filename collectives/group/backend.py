@@ -45,7 +45,7 @@ def register() -> None:
 
 def _attach_hooks_to_inner_groups() -> None:
     if hasattr(c10d, "NanCheckHook"):
-        from collectives.group.operation_hooks import attach_to_inner_groups
+        from collectives.group.point_to_point import attach_to_inner_groups
 
         attach_to_inner_groups(lambda group: group._inner if _is_ours(group) else None)
 

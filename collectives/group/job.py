@@ -10,11 +10,9 @@ import torch.distributed as dist
 
 from collectives.core.notices import rank_on_host
 from collectives.core.settings import Settings
-from collectives.group.coordination import Coordination, coordination_of
-from collectives.group.run_identity import identifier_of_run, store_of_run
+from collectives.group.coordination import Coordination, coordination_of, identifier_of_run, store_of_run
 from collectives.recording import optimizer_steps
-from collectives.recording.demand import Profile, as_document, profile_of
-from collectives.recording.profile_file import ProfileFile
+from collectives.recording.demand import Profile, ProfileFile, as_document, profile_of
 from collectives.recording.recorder import Recorder
 from collectives.transport import daemon
 from mltcp.daemon.client.membership import Membership

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.distributed import ReduceOp, Work
+from torch.distributed.distributed_c10d import AllreduceOptions
 
 
 def size_bytes(tensors: Any) -> int:
@@ -100,3 +103,59 @@ def on_cuda(arguments: Iterable[Any]) -> bool:
         each.is_cuda if isinstance(each, Tensor) else isinstance(each, list | tuple) and on_cuda(each)
         for each in arguments
     )
+
+
+# -- lists --------------------------------------------------------------------------------------
+#
+# An all-to-all of lists of tensors on Gloo before torch 2.12, which has it for single tensors only.
+#
+# Under Gloo's name torch's differentiable all-to-all then takes another way; it does not know ours.
+
+
+def all_to_all_of_lists(
+    all_to_all_single: Callable[..., Work], outputs: list[Tensor], inputs: list[Tensor], options: Any
+) -> Work:
+    """Exchange the tensors as parts of one; waits for an asynchronous operation too, since this is rare."""
+    joined = torch.cat([each.reshape(-1) for each in inputs])
+    received = torch.empty(sum(each.numel() for each in outputs), dtype=joined.dtype)
+    sizes = [[each.numel() for each in tensors] for tensors in (outputs, inputs)]
+    work = all_to_all_single(received, joined, *sizes, options)
+    work.wait()
+    for output, part in zip(outputs, received.split(sizes[0]), strict=True):
+        output.copy_(part.view(output.shape))
+    return work
+
+
+# -- averages of integers -----------------------------------------------------------------------
+#
+# The average of integers over all ranks, which NCCL has and Gloo has not.
+#
+# Trainers avoid it where they see a backend called ``gloo``; under the name ``mltcp`` they do not.
+
+
+def is_integer_average(arguments: Sequence[Any]) -> bool:
+    """Whether these are the arguments of an all-reduce that averages integers on the CPU."""
+    tensors = arguments[0] if arguments else None
+    # First, because it is nearly always so, and the options take twenty times as long to read.
+    if type(tensors) is not list or (tensors and tensors[0].is_floating_point()) or len(arguments) != 2:
+        return False
+    options = arguments[1]
+    if not isinstance(options, AllreduceOptions) or options.reduceOp != ReduceOp(ReduceOp.AVG):
+        return False
+    return all(
+        tensor.device.type == "cpu" and not (tensor.is_floating_point() or tensor.is_complex())
+        for tensor in tensors
+    )
+
+
+def sum_options(options: AllreduceOptions) -> AllreduceOptions:
+    """The options of the sum from which the average is computed."""
+    found = AllreduceOptions()
+    found.reduceOp, found.timeout = ReduceOp(ReduceOp.SUM), options.timeout
+    return found
+
+
+def divide(tensors: Sequence[Tensor], ranks: int) -> None:
+    """Divide by the number of ranks in place, rounding towards zero as NCCL does."""
+    for tensor in tensors:
+        tensor.div_(ranks, rounding_mode="trunc")

@@ -33,21 +33,21 @@ from torch.distributed.distributed_c10d import (
 
 from collectives.core.notices import warn_once
 from collectives.group.admission import AdmissionControl
-from collectives.group.all_to_all_lists import all_to_all_of_lists
 from collectives.group.connections import acked_bytes_of, gloo_mesh, is_nccl, nccl_connections
-from collectives.group.integer_average import divide, is_integer_average, sum_options
-from collectives.group.operation_hooks import HooksOfBoth
 from collectives.group.payload import (
+    all_to_all_of_lists,
     awaited_bytes,
+    divide,
+    is_integer_average,
     on_cuda,
     options_of,
     payload_bytes,
     root_of,
     size_bytes,
+    sum_options,
 )
-from collectives.group.point_to_point import PointToPointWork
-from collectives.group.torch_version import GLOO_SENDS_LISTS_TO_ALL, method, version
-from collectives.group.untraced import untraced
+from collectives.group.point_to_point import HooksOfBoth, PointToPointWork
+from collectives.group.torch_version import GLOO_SENDS_LISTS_TO_ALL, method, untraced, version
 from collectives.recording.operation import GroupLabel, InFlightOperation
 from collectives.recording.recorder import Recorder
 from collectives.transport.gloo_sockets import Mesh

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -58,3 +58,25 @@ def all_gather_single(*args: Any, **kwargs: Any) -> Any:
 def reduce_scatter_single(*args: Any, **kwargs: Any) -> Any:
     """Torch's function of this name in every version."""
     return _function("reduce_scatter_single", "reduce_scatter_tensor")(*args, **kwargs)
+
+
+# -- torch.compile ------------------------------------------------------------------------------
+
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def untraced(function: F) -> F:
+    """Exclude `function` and its callees from tracing: a compiled caller breaks its graph and calls it.
+
+    Like torch.compiler.disable, but without a cost per call and without importing the compiler (1 s).
+    """
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    function._torchdynamo_disable_msg = "an operation of an mltcp process group"  # type: ignore[attr-defined]
+    try:
+        from torch._C._dynamo import eval_frame
+    except ImportError:
+        return function
+    skip = eval_frame._FrameAction.SKIP
+    eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+    return function

@@ -19,16 +19,21 @@ failed. ``sent_bytes`` is computed from the algorithms, ``acked_bytes`` read fro
 
 from __future__ import annotations
 
+import json
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, fields
 from math import isfinite
+from pathlib import Path
 from statistics import median_low
 from typing import Any, TypeVar
 
+from collectives.core.notices import warn_once
 from collectives.recording.detection.detector import Detection
 from collectives.recording.records import Iteration, Operation, busy_intervals
-from mltcp.core.errors import UsageError, shown
+from mltcp.core.atomic_files import check_writable, write_atomically
+from mltcp.core.errors import MltcpError, UsageError, shown
 
 SCHEMA = 1
 TYPICAL_OF = 32
@@ -275,3 +280,35 @@ def _fields(document: object, where: str) -> Mapping[str, Any]:
     if not isinstance(document, Mapping):
         raise UsageError(f"profile: {where}: expected an object, got {shown(document)}")
     return document
+
+
+# -- the file -----------------------------------------------------------------------------------
+
+
+class ProfileFile:
+    """Writes documents to `path`.
+
+    Raises:
+        UsageError: the file cannot be written, or exists and is no regular file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.absolute()
+        # The completion thread and the one that ends the process both write.
+        self._lock = threading.Lock()
+        try:
+            if self._path.exists() and not self._path.is_file():
+                raise UsageError(f"{path}: expected a regular file or a new name")
+            check_writable(self._path)
+        except (UsageError, OSError) as error:
+            raise UsageError(f"MLTCP_PROFILE: {error}") from None
+
+    def write(self, document: Mapping[str, Any]) -> None:
+        """Replace the previous document; an error is logged once and never raised."""
+        content = f"{json.dumps(document, indent=1)}\n".encode()
+        with self._lock:
+            try:
+                # Not forced to disk: that takes milliseconds, in which completions of operations go unnoticed.
+                write_atomically(self._path, content, durable=False)
+            except MltcpError as error:
+                warn_once("profile", f"mltcp: cannot write the profile: {error}")

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from collectives.recording import traffic
+from collectives.recording import records
 from collectives.recording.completion import AnyWork
 from collectives.recording.records import Operation
 
@@ -107,5 +107,5 @@ def _record(
     number: int | None = None,
     held_ns: int = 0,
 ) -> Operation:
-    sent = traffic.sent_bytes(name, nbytes, group.rank, group.size, root)
+    sent = records.sent_bytes(name, nbytes, group.rank, group.size, root)
     return Operation(name, group.name, nbytes, sent, submitted_ns, completed_ns, group.size, number, held_ns)

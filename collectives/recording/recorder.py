@@ -15,11 +15,10 @@ from typing import cast
 from collectives.core.notices import warn_once
 from collectives.recording.acked_bytes import AckedBytes, AckedGrowth
 from collectives.recording.completion import AnyWork, CompletionThread
-from collectives.recording.detection.boundary import Boundary, PastOperation
 from collectives.recording.detection.detector import Detection, IterationDetector
-from collectives.recording.hooks import HookList
+from collectives.recording.detection.repetition import Boundary, PastOperation
 from collectives.recording.operation import AwaitedOperation, GroupLabel, InFlightOperation, record_of
-from collectives.recording.records import Iteration, IterationStart, Operation
+from collectives.recording.records import HookList, Iteration, IterationStart, Operation
 
 KEPT_ITERATIONS = 64
 """Number of finished iterations that are kept."""

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mltcp.cli.job_options import add_job_options, check_iteration_options
+from mltcp.core.cgroups import cgroup_of, name_of_cgroup
 from mltcp.core.errors import UsageError
 from mltcp.core.trusted_directory import account_number
 from mltcp.daemon.client.client import CgroupRegistration, Client
-from mltcp.ebpf.cgroups import cgroup_of, name_of_cgroup
 from mltcp.ebpf.jobs import check_name
 
 _ATTACH_EXAMPLES = """\

@@ -10,7 +10,7 @@ from mltcp.ebpf.congestion_controls import (
     CONTROLS,
     MLTCP_CONTROLS,
     Controls,
-    Registration,
+    RegisteredControl,
     allowed,
     require_root,
 )
@@ -70,7 +70,7 @@ def _load(controls: Controls, name: str) -> bool:
     return True
 
 
-def _how(before: Registration) -> str:
+def _how(before: RegisteredControl) -> str:
     if before.state != "older":
         return "loaded"
     kept = f", which {before.users} flows keep until they close" if before.users else ""

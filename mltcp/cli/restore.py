@@ -7,8 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mltcp.core.errors import MltcpError
-from mltcp.daemon.journal.journal import JOURNAL, Journal
-from mltcp.daemon.journal.restore import restore
+from mltcp.daemon.journal import JOURNAL, Journal, restore
 from mltcp.ebpf.cgroups import remove_left_cgroups, remove_parent_cgroup
 from mltcp.ebpf.congestion_controls import require_root
 

@@ -15,7 +15,7 @@ from mltcp.cli.top import read_status, screen
 from mltcp.core.one_line import one_line
 from mltcp.daemon.client.client import NoDaemonError
 from mltcp.daemon.client.status import DaemonStatus
-from mltcp.ebpf.congestion_controls import Controls, Registration, require_root
+from mltcp.ebpf.congestion_controls import Controls, RegisteredControl, require_root
 from mltcp.ebpf.layout import Flow, KernelJob
 from mltcp.ebpf.registrations import KernelControl
 
@@ -70,7 +70,7 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def _state_text(control: Registration) -> str:
+def _state_text(control: RegisteredControl) -> str:
     if control.state == "older":
         return f"{control.name} loaded, an older build ({control.users} flows)"
     return f"{control.name} {control.state}"

@@ -8,6 +8,8 @@ together.
 Source: MLTCP, arXiv 2402.09589, the aggressiveness function and its requirements.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -59,7 +61,7 @@ class Shape(IntEnum):
         return self.name.lower()
 
     @classmethod
-    def from_name(cls, name: str) -> "Shape":
+    def from_name(cls, name: str) -> Shape:
         """The shape with this label; raises UsageError if there is none."""
         for shape in cls:
             if shape.label == name:
@@ -186,3 +188,18 @@ def scale_acked(acked: int, f_q16: int, carry: int) -> tuple[int, int]:
     """
     scaled_q16 = carry + acked * f_q16
     return scaled_q16 >> 16, scaled_q16 & (ONE_Q16 - 1)
+
+
+class Start(IntEnum):
+    """The window with which the first bytes of an iteration are sent."""
+
+    KERNEL = 0
+    """The kernel's: a small window after an idle period, then slow start."""
+    AVOID = 1
+    """The kernel's small window, which grows by F from the first byte, without slow start."""
+    KEEP = 2
+    """The window from before the idle period, and congestion avoidance from the first byte."""
+    PROBE = 3
+    """Four packets, then slow start up to three quarters of the former window or the first congestion signal."""
+    LOOK = 4
+    """As PROBE, but two packets and no slow start where the first round trip shows the queue of others."""

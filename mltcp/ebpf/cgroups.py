@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.core.cgroups import cgroup_mount, cgroup_of, cgroup_root, shows_all_cgroups
+from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.core.owner import Owner
-from mltcp.ebpf.mounts import cgroup_mount, cgroup_root, shows_all_cgroups
 
 CGROUP = "mltcp"
 """The parent of the cgroups of jobs whose processes are in the root cgroup."""
@@ -25,104 +25,6 @@ CGROUP = "mltcp"
 _PREFIX = "mltcp:"
 _ATTEMPTS = 5
 _LEVEL_UNSEEN = 1 << 16
-_MOUNT_IT = "mount the hierarchy in this cgroup namespace, or run outside of it"
-
-
-def cgroup_of(pid: int | None = None) -> Path:
-    """The cgroup that a process is in; None: this process, whose cgroup is checked to be the one that it is in.
-
-    Raises:
-        NotAvailableError: there is no cgroup v2, no such process, or its cgroup is not seen here.
-    """
-    of_whom = f"the cgroup of {'this process' if pid is None else f'process {pid}'}"
-    path = _seen_at(_name_of(pid, of_whom))
-    if pid is None and not _has_process(path, os.getpid()):
-        raise NotAvailableError(f"{of_whom} is not seen at {path}: {_MOUNT_IT}")
-    return path
-
-
-def _name_of(pid: int | None, of_whom: str) -> str:
-    """The name of the cgroup of a process, in this process's cgroup namespace."""
-    try:
-        lines = Path(f"/proc/{pid or 'self'}/cgroup").read_bytes().split(b"\n")
-    except OSError as error:
-        raise NotAvailableError(f"{of_whom} is not known: {error.strerror}") from None
-    for line in lines:
-        if line.startswith(b"0::"):
-            return os.fsdecode(line[3:])
-    raise NotAvailableError("this kernel has no cgroup v2")
-
-
-def _has_process(path: Path, pid: int, unknown: bool = True) -> bool:
-    try:
-        return str(pid) in (path / "cgroup.procs").read_text().split()
-    except OSError as error:
-        return unknown and error.errno == errno.EOPNOTSUPP  # a threaded cgroup lists no processes
-
-
-def _seen_at(name: str) -> Path:
-    """The directory of a cgroup that /proc/PID/cgroup calls `name` for this process.
-
-    Raises:
-        NotAvailableError: there is no cgroup v2, or the mount does not show this cgroup.
-    """
-    mount = cgroup_mount()
-    wanted, root, up = _parts(name), _parts(mount.root), 0
-    while root and wanted and root[0] == wanted[0]:
-        up += wanted.pop(0) == root.pop(0) == ".."
-    if ".." not in wanted and not root:
-        return mount.path.joinpath(*wanted)
-    if ".." in wanted or set(root) != {".."}:
-        shown = f"which shows {mount.root} and below"
-        raise NotAvailableError(f"cgroup {name} is not seen at {mount.path}, {shown}: {_MOUNT_IT}")
-    # The mount begins above the root of this cgroup namespace, by names that /proc does not tell.
-    return [(start := _namespace_root(mount.path)), *start.parents][up].joinpath(*wanted)
-
-
-def _parts(name: str) -> list[str]:
-    return [part for part in name.split("/") if part]
-
-
-def _namespace_root(top: Path) -> Path:
-    """The root of the cgroup namespace: this process is in it or below it, and is looked for from `top` on."""
-    below = _parts(_name_of(None, "the cgroup of this process"))
-    for directory, _, _ in os.walk(top):
-        path = Path(directory)
-        if ".." not in below and _has_process(path, os.getpid(), unknown=False):
-            return [path, *path.parents][len(below)]
-    raise NotAvailableError(f"the root of the cgroup namespace is not seen at {top}: {_MOUNT_IT}")
-
-
-def path_of_cgroup(name: str) -> Path:
-    """The directory of a cgroup, of its name as from `name_of_cgroup`.
-
-    Raises:
-        NotAvailableError: there is no cgroup v2, or the mount does not show this cgroup.
-    """
-    mount = cgroup_mount()
-    return mount.path / name.lstrip("/") if shows_all_cgroups(mount) else _seen_at(name)
-
-
-def name_of_cgroup(path: Path) -> str:
-    """The name of a cgroup below the root of the hierarchy, as in /proc/PID/cgroup on the host, of its directory.
-
-    Raises:
-        UsageError: it is not a directory below the root of the cgroup v2 hierarchy.
-        NotAvailableError: there is no cgroup v2.
-    """
-    mount = cgroup_mount()
-    root = mount.path.resolve()
-    try:
-        resolved = path.resolve(strict=True)
-    except (OSError, RuntimeError) as error:
-        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    if not resolved.is_dir() or root not in resolved.parents:
-        raise UsageError(f"{path}: expected the directory of a cgroup below {mount.path}")
-    # In a cgroup namespace that shows no more than its own cgroups, this is the name below that namespace's root.
-    above = [] if shows_all_cgroups(mount) else _parts(mount.root)
-    if ".." in above:
-        raise NotAvailableError(f"the name of cgroup {path} is not seen at {mount.path}: {_MOUNT_IT}")
-    return "/" + "/".join([*above, *resolved.relative_to(root).parts])
 
 
 def job_cgroup_name(uid: int, job: str, instance: str) -> str:

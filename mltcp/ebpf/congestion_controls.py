@@ -22,8 +22,7 @@ from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.ebpf import build
 from mltcp.ebpf.flow_watch import FlowWatch
 from mltcp.ebpf.job_entries import JobEntries
-from mltcp.ebpf.kernel_fit import missing
-from mltcp.ebpf.kernel_types import RUNNING, has_tx_start_hook
+from mltcp.ebpf.kernel_types import RUNNING, has_tx_start_hook, missing
 from mltcp.ebpf.layout import Flow, KernelJob
 from mltcp.ebpf.libbpf import BpfError, BpfMap, BpfObject
 from mltcp.ebpf.registrations import (
@@ -52,7 +51,7 @@ _TRIES = 10
 
 
 @dataclass(frozen=True)
-class Registration:
+class RegisteredControl:
     """The state of a control in the kernel.
 
     Attributes:
@@ -165,7 +164,7 @@ class Controls:
                 return True
         raise MltcpError(f"{name}: other programs load and unload controls all the time")
 
-    def _register(self, before: Registration) -> bool:
+    def _register(self, before: RegisteredControl) -> bool:
         """Register a control; False if another process did something in between, and the caller has to look again."""
         name, was_allowed = before.name, before.name in allowed()
         with ExitStack() as stack:
@@ -244,11 +243,11 @@ class Controls:
 
     # -- state ------------------------------------------------------------------------------------------------------
 
-    def registration(self, name: str) -> Registration:
+    def registration(self, name: str) -> RegisteredControl:
         """The state of a control in the kernel."""
         return self.registrations([name])[0]
 
-    def registrations(self, names: Sequence[str] | None = None) -> list[Registration]:
+    def registrations(self, names: Sequence[str] | None = None) -> list[RegisteredControl]:
         """The state of each of these controls (all, if none is named) in the kernel."""
         names = list(names or self.names)
         ours = {control.name: control for control in self.in_kernel(names) if control.registered}
@@ -256,11 +255,15 @@ class Controls:
         return [self._registration(name, ours.get(name), name in present) for name in names]
 
     @staticmethod
-    def _registration(name: str, ours: KernelControl | None, present: bool) -> Registration:
+    def _registration(name: str, ours: KernelControl | None, present: bool) -> RegisteredControl:
         if ours is not None:
             state = "loaded" if ours.build == build.own_build() else "older"
-            return Registration(name, state, ours.map_id, ours.users, ours.build)
-        return Registration(name, "foreign", foreign_id(name)) if present else Registration(name, "absent")
+            return RegisteredControl(name, state, ours.map_id, ours.users, ours.build)
+        return (
+            RegisteredControl(name, "foreign", foreign_id(name))
+            if present
+            else RegisteredControl(name, "absent")
+        )
 
     def in_kernel(self, names: Sequence[str] | None = None) -> list[KernelControl]:
         """Every control of any build that is registered or has users."""

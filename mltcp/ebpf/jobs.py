@@ -12,11 +12,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mltcp.core.cgroups import cgroup_of, cgroup_root
 from mltcp.core.errors import NotAvailableError, UsageError, shown
 from mltcp.core.owner import Owner
 from mltcp.ebpf import build
 from mltcp.ebpf.cgroups import (
-    cgroup_of,
     level_of,
     make_cgroup,
     owned_cgroup_name,
@@ -27,7 +27,6 @@ from mltcp.ebpf.cgroups import (
 from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, Controls, NothingLoadedError, available
 from mltcp.ebpf.layout import KernelJob
 from mltcp.ebpf.libbpf import ALLOW_MULTI, ALLOW_OVERRIDE, BpfError, BpfObject, cgroup_programs, program_name
-from mltcp.ebpf.mounts import cgroup_root
 
 _ATTACHMENT = struct.Struct("=IIII16s")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,30}")

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mltcp.control.aggressiveness import Aggressiveness, Shape
-from mltcp.control.iteration_start import Start as Start
+from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
 from mltcp.core.owner import Owner
 
 Raw = bytes

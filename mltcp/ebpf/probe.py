@@ -12,12 +12,12 @@ from functools import cache
 from pathlib import Path
 
 from mltcp.core import capabilities
+from mltcp.core.cgroups import cgroup_root
 from mltcp.core.errors import MltcpError
 from mltcp.ebpf import build, libbpf
 from mltcp.ebpf.cgroups import try_cgroup
 from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, available, control_object
-from mltcp.ebpf.kernel_fit import missing
-from mltcp.ebpf.mounts import cgroup_root
+from mltcp.ebpf.kernel_types import missing
 
 BTF = Path("/sys/kernel/btf/vmlinux")
 _QDISCS = {

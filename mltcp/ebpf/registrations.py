@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mltcp.core.cgroups import BPFFS
 from mltcp.core.errors import NotAvailableError
 from mltcp.ebpf import build
 from mltcp.ebpf.libbpf import (
@@ -28,7 +29,6 @@ from mltcp.ebpf.libbpf import (
     all_maps,
     maps_of_program,
 )
-from mltcp.ebpf.mounts import BPFFS
 
 BUILD_SECTION = ".rodata.mltcp"
 FLOWS = "mltcp_flows"
@@ -62,14 +62,14 @@ class KernelControl:
 
 
 @dataclass(frozen=True)
-class ControlState:
+class StructOpsState:
     """What the kernel says of a struct_ops map: whether it is registered, and how many use it beside that."""
 
     registered: bool
     users: int
 
     @classmethod
-    def of(cls, control: BpfMap) -> ControlState:
+    def of(cls, control: BpfMap) -> StructOpsState:
         """Of an open struct_ops map."""
         value = control.lookup(bytes(4)) or bytes(8)
         registered = int.from_bytes(value[4:8], "little") == _STATE_IN_USE
@@ -126,7 +126,7 @@ def _control(name: str, candidate: BpfMap) -> KernelControl | None:
                     stamp = build.build_in(used.lookup(bytes(4)) or b"")
     if not stamp and FLOWS not in maps and candidate.id != _formerly_pinned(name):
         return None
-    state = ControlState.of(candidate)
+    state = StructOpsState.of(candidate)
     return KernelControl(name, candidate.id, state.registered, state.users, stamp, maps)
 
 
@@ -164,7 +164,7 @@ class _Held:
 
     def now(self) -> Iterator[KernelControl]:
         for control in self.controls or ():
-            state = ControlState.of(self.maps[control.map_id])
+            state = StructOpsState.of(self.maps[control.map_id])
             if state.registered or state.users:
                 yield replace(control, registered=state.registered, users=state.users)
 
@@ -217,7 +217,7 @@ def remove_former_pins(directory: Path = FORMER_PINS) -> None:
         pins = list((directory / "controls").iterdir())
         for pin in pins:
             with BpfMap.pinned(pin) as control:
-                state = ControlState.of(control)
+                state = StructOpsState.of(control)
                 if state.registered or state.users:
                     return
         for pin in [*pins, *(directory / name for name in _FORMER_MAPS)]:

@@ -2,13 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from mltcp.pacing.edt.edt_pacing import FQ, EdtPacing, departures_available, has_fq, undo_departure_times
 from mltcp.pacing.tc.htb_qdisc import HtbQdisc
 from mltcp.pacing.tc.mq_htb_qdisc import MqHtbQdisc
 from mltcp.pacing.tc.qdisc_change import ChangeLog
 from mltcp.pacing.tc.qdiscs import HANDLE, ROOT, RootQdisc, qdiscs_of, root_of
+
+
+class PacedQdisc(Protocol):
+    """What paces an interface: `HtbQdisc`, `MqHtbQdisc` or `EdtPacing`."""
+
+    interface: str
+    what: str
+    """It in words."""
+    uses_priority: bool
+    """Whether packets' priorities select classes; fq would take them for its own bands."""
+    left_alone: set[int]
+    """The minor numbers of the classes that another program has changed or removed."""
+
+    @property
+    def index(self) -> int | None:
+        """The number of the interface; None before it has been installed."""
+
+    @property
+    def line_rate_bps(self) -> int:
+        """The line rate of the interface."""
+
+    def install(self) -> None:
+        """Make it the root qdisc, or take over the one that a killed daemon left."""
+
+    def add_class(self, minor: int, rate_bps: float) -> None:
+        """Add the class of a job."""
+
+    def remove_class(self, minor: int) -> None:
+        """Remove a class, with the packets queued in it."""
+
+    def change_rates(self, rates: Mapping[int, float]) -> None:
+        """Change the rates of classes in place."""
+
+    def rebalance(self) -> None:
+        """Move the jobs' rates to the transmit queues that their packets are in."""
+
+    def owns(self, handle: int) -> bool:
+        """Whether a handle, of a qdisc or class, is in one of our qdiscs."""
+
+    def classes(self) -> set[int]:
+        """The minor numbers of the jobs' classes."""
+
+    def state(self) -> str:
+        """``paced``, ``absent`` or ``left alone``."""
+
+    def remove(self) -> None:
+        """Restore the former root qdisc."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +86,7 @@ class PacingChoice:
 
     def qdisc(
         self, line_rate_bps: int | None, journal: ChangeLog, replace: bool, mark: int = HANDLE
-    ) -> HtbQdisc | EdtPacing:
+    ) -> PacedQdisc:
         """What paces in this way, not installed yet; for the arguments see :class:`HtbQdisc`.
 
         Raises:

@@ -8,8 +8,8 @@ from queue import SimpleQueue
 from threading import Event
 
 from mltcp.core.delay import Decision, Delay, Detach
+from mltcp.core.processes import boot_id, pid_namespace, start_ticks
 from placement.client.client import Client
-from placement.engines.processes import boot_id, pid_namespace, start_ticks
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.connection import RESTARTS
 

@@ -1,15 +1,17 @@
-"""Hosts of the local engine: names, addresses, slots, and the commands that enter them."""
+"""Hosts of the local engine: names, slots, the commands that enter them, and the networks and ports of jobs on them."""
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.json_files import read_json
+from placement.engines.engine import EngineError
 
 _FIELDS = ("name", "address", "interface", "enter", "slots", "gpus", "python")
 _MOST_SLOTS = 1024
@@ -42,10 +44,10 @@ class Host:
     python: str = sys.executable
 
     def __post_init__(self) -> None:
-        for field in ("name", "address", "interface", "python"):
-            value = getattr(self, field)
+        for name in ("name", "address", "interface", "python"):
+            value = getattr(self, name)
             if not isinstance(value, str) or not value:
-                raise UsageError(f"host {self.name!r}: {field}: expected a text, got {shown(value)}")
+                raise UsageError(f"host {self.name!r}: {name}: expected a text, got {shown(value)}")
         if type(self.slots) is not int or not 1 <= self.slots <= _MOST_SLOTS:
             raise UsageError(
                 f"host {self.name!r}: slots: expected 1 to {_MOST_SLOTS}, got {shown(self.slots)}"
@@ -122,3 +124,92 @@ def _texts(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
         raise UsageError(f"{where}: expected a list of texts, got {shown(value)}")
     return tuple(value)
+
+
+# -- networks of jobs ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A host in the network of one job.
+
+    Attributes:
+        address: the address at which the job's other hosts reach it.
+        interface: the interface for Gloo and NCCL.
+        environment: further variables of the ranks there.
+        cgroup: the directory of the cgroup (v2) that the ranks join; None: they join none.
+    """
+
+    address: str
+    interface: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    cgroup: str | None = None
+
+
+class JobNetwork(Protocol):
+    """Assigns networks to jobs; must be thread-safe."""
+
+    def attach(self, job_id: str, hosts: Sequence[str]) -> Sequence[Endpoint]:
+        """The endpoint of each rank of a job that is about to start; ``hosts`` has the host of each rank.
+
+        Raises:
+            MltcpError: no network is available.
+        """
+
+    def detach(self, job_id: str) -> None:
+        """Release the endpoints of a job that has ended."""
+
+
+class HostNetwork:
+    """The hosts' own network: every job uses the address and interface of its host."""
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self._endpoints = {host.name: Endpoint(host.address, host.interface) for host in hosts}
+
+    def attach(self, job_id: str, hosts: Sequence[str]) -> Sequence[Endpoint]:
+        """The endpoints of the hosts, the same for every job."""
+        return [self._endpoints[name] for name in hosts]
+
+    def detach(self, job_id: str) -> None:
+        """Do nothing, as nothing was allocated."""
+
+
+FIRST_PORT, LAST_PORT = 20000, 29999
+
+
+class Ports:
+    """Ports, handed out in turn so that one is not reused at once. Not thread-safe.
+
+    Args:
+        first, last: the range.
+        begin: the first port to be handed out.
+    """
+
+    def __init__(self, first: int = FIRST_PORT, last: int = LAST_PORT, begin: int | None = None) -> None:
+        self._first, self._count = first, last - first + 1
+        self._taken: dict[str, int] = {}
+        self._next = 0 if begin is None else begin - first
+
+    @classmethod
+    def begun_anywhere(cls) -> Ports:
+        """Ports that begin at a random one: engines that know nothing of each other may use the same hosts."""
+        return cls(begin=FIRST_PORT + secrets.randbelow(LAST_PORT - FIRST_PORT + 1))
+
+    def take(self, job_id: str) -> int:
+        """Allocate a port to a job.
+
+        Raises:
+            EngineError: all ports are taken.
+        """
+        if len(self._taken) == self._count:
+            raise EngineError(f"job {job_id}: no port is free: all {self._count} are taken")
+        taken = set(self._taken.values())
+        while (port := self._first + self._next) in taken:
+            self._next = (self._next + 1) % self._count
+        self._next = (self._next + 1) % self._count
+        self._taken[job_id] = port
+        return port
+
+    def release(self, job_id: str) -> None:
+        """Free the port of a job."""
+        self._taken.pop(job_id, None)

@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from mltcp.core import processes
+from mltcp.core.cgroups import cgroup_of
+from mltcp.core.errors import NotAvailableError
 from mltcp.core.owner import Owner
-from placement.engines import processes
 
 LAUNCH = "MLTCP_ENGINE_LAUNCH"
 """The variable of all processes of a job with the process that they do not outlive (`Owner`)."""
@@ -113,17 +115,6 @@ def _is_over(text: str) -> bool:
 
 def _own_cgroup() -> Path | None:
     """The directory of the cgroup v2 of this process; None if it is not seen here."""
-    try:
-        own = next(
-            line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line[:3] == "0::"
-        )
-        for line in Path("/proc/self/mountinfo").read_text().splitlines():
-            fields, _, kind = line.partition(" - ")
-            root, at = fields.split()[3:5]
-            if kind.startswith("cgroup2 ") and (own + "/").startswith(root.rstrip("/") + "/"):
-                path = Path(at, own[len(root.rstrip("/")) :].lstrip("/"))
-                if str(os.getpid()) in (path / "cgroup.procs").read_text().split():
-                    return path
-    except (OSError, StopIteration, ValueError):
-        pass
+    with suppress(NotAvailableError):
+        return cgroup_of()
     return None

@@ -16,14 +16,12 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
-from urllib.parse import quote
+from typing import Any
 
-from placement.engines import leftovers, node, processes
+from mltcp.core import processes
+from placement.engines import leftovers, node
 from placement.engines.bounded_log import LOG_BYTES
 from placement.engines.engine import (
-    EngineError,
     EngineEvent,
     EngineJob,
     HostShare,
@@ -31,26 +29,17 @@ from placement.engines.engine import (
     JobFinished,
     JobHandle,
 )
-from placement.engines.event_queue import EventQueue
-from placement.engines.host_slots import HostSlots
-from placement.engines.hosts import Host, checked_hosts
-from placement.engines.job_logs import remove_logs
-from placement.engines.network import Endpoint, HostNetwork, JobNetwork
+from placement.engines.engine_base import EngineBase, file_name
+from placement.engines.hosts import Endpoint, Host, HostNetwork, JobNetwork, Ports, checked_hosts
+from placement.engines.launcher import SLOTS, torchrun_options
 from placement.engines.node_process import NodeProcess, NodeProcessExit
-from placement.engines.ports import Ports
 from placement.engines.running_job import ANSWER_S, RunningJob
-
-SLOTS = "MLTCP_SLOTS"
-"""The variable with the slots of a rank's job on its host, such as 0,2."""
 
 _log = logging.getLogger("mltcp.placement")
 FENCE_S = 20.0
-_MONITOR_S = 0.1
-_SHUTDOWN_S = 300  # the grace period of `stop` counts, not the 30 s of torchrun
-_LONGEST_NAME = 200
 
 
-class LocalEngine:
+class LocalEngine(EngineBase[RunningJob]):
     """Runs jobs on hosts that it enters, with one torchrun per host and one rank per slot.
 
     Each job has a directory for its logs: ``rank-R.log`` of the ranks and ``node-N.log`` of torchrun. When a rank or
@@ -83,29 +72,15 @@ class LocalEngine:
     ) -> None:
         self._fence_s, self._log_bytes = fence_s, log_bytes
         self.hosts = {host.name: host for host in checked_hosts(hosts)}
-        self._logs = logs.absolute()
+        super().__init__({name: host.slots for name, host in self.hosts.items()}, logs)
         self._network = network or HostNetwork(hosts)
         self._environment = dict(environment or {})
-        slots = {name: host.slots for name, host in self.hosts.items()}
-        self._slots, self._ports = HostSlots(slots), Ports.begun_anywhere()
-        self._jobs: dict[str, RunningJob] = {}
-        self._starting: set[str] = set()
-        self._events = EventQueue()
-        self._lock = threading.Lock()
-        self._closed = False
+        self._ports = Ports.begun_anywhere()
         self._wake_out, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_out, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._watch, name="local-engine", daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def free(self, host: str) -> tuple[int, ...]:
         """The slots of a host that no job holds."""
@@ -118,8 +93,7 @@ class LocalEngine:
 
     def start(self, job: EngineJob, placement: Sequence[HostShare]) -> JobHandle:
         """Start a job; see :class:`placement.engines.engine.Engine`."""
-        with self._lock:
-            self._reserve(job, placement)
+        self._reserve(job, placement)
         try:
             directory = self._make_directory(job.id)
             nodes = self._launch(job, placement, directory)
@@ -134,30 +108,20 @@ class LocalEngine:
             for each in nodes:
                 for descriptor in (each.output, each.errors):
                     self._selector.register(descriptor, selectors.EVENT_READ, (running, each))
-            if self._closed:
+            if self._closed.is_set():
                 running.close()
         self._wake()
         pids = [[each.pid, each.start_ticks] for each in nodes]
         return JobHandle(job.id, json.dumps({"directory": os.fspath(directory), "processes": pids}))
 
-    def poll(self, timeout_s: float = 0.0) -> Sequence[EngineEvent]:
-        """The events since the last call; see :class:`placement.engines.engine.Engine`."""
-        return self._events.take(timeout_s)
-
     def stop(self, job_id: str, grace_s: float = 0.0) -> None:
         """Stop a job; see :class:`placement.engines.engine.Engine`."""
         with self._lock:
-            if job_id not in self._jobs:
-                raise EngineError(f"job {job_id} is not running")
-            self._jobs[job_id].stop(grace_s)
+            self._running(job_id).stop(grace_s)
         self._wake()
 
     def decline(self, reference: str, why: str) -> None:
         """Does nothing: it holds no jobs."""
-
-    def forget(self, handle: JobHandle) -> None:
-        """Remove the logs of a job that is over; see :class:`placement.engines.engine.Engine`."""
-        remove_logs(self._logs, json.loads(handle.reference)["directory"])
 
     def recover(self, known: Sequence[JobHandle]) -> None:
         """Make sure that the processes of an earlier engine's jobs have ended, and report how they ended.
@@ -177,8 +141,8 @@ class LocalEngine:
     def close(self) -> None:
         """End all jobs, and wait for their end, which is reported as a failure."""
         with self._lock:
-            first = not self._closed
-            self._closed = True
+            first = not self._closed.is_set()
+            self._closed.set()
             for job in self._jobs.values() if first else ():
                 job.close()
         if first:
@@ -189,26 +153,15 @@ class LocalEngine:
             os.close(self._wake_out)
             os.close(self._wake_in)
 
-    def _reserve(self, job: EngineJob, placement: Sequence[HostShare]) -> None:
-        if self._closed:
-            raise EngineError(f"job {job.id}: the engine is closed")
-        if job.id in self._jobs or job.id in self._starting:
-            raise EngineError(f"job {job.id} is running already")
-        self._slots.take(job, placement)
-        self._starting.add(job.id)
-
     def _free(self, job_id: str) -> None:
-        self._starting.discard(job_id)
-        self._jobs.pop(job_id, None)
-        self._slots.release(job_id)
+        super()._free(job_id)
         self._ports.release(job_id)
 
     def _make_directory(self, job_id: str) -> Path:
         self._logs.mkdir(parents=True, exist_ok=True)
-        name = quote(job_id, safe="")[:_LONGEST_NAME]
         for turn in count(1):
             with suppress(FileExistsError):
-                directory = self._logs / f"{name}-{turn}"
+                directory = self._logs / f"{file_name(job_id)}-{turn}"
                 directory.mkdir()
                 return directory
         raise AssertionError("there is always a next number")
@@ -245,27 +198,16 @@ class LocalEngine:
         """The instruction for the ``number``-th host of a job; see :mod:`placement.engines.node`."""
         share = placement[number]
         host = self.hosts[share.host]
-        options = {
-            "nnodes": len(placement),
-            "node-rank": number,
-            "nproc-per-node": len(share.slots),
-            "master-addr": meeting[0],
-            "master-port": meeting[1],
-            "local-addr": endpoint.address,
-            "max-restarts": 0,
-            "monitor-interval": _MONITOR_S,
-            "shutdown-timeout": _SHUTDOWN_S,
-        }
+        options = torchrun_options(len(placement), number, len(share.slots), *meeting)
         return {
             "node": number,
             "fence_s": self._fence_s,
             "directory": os.fspath(directory),
             "cgroup": endpoint.cgroup,
             "ranks": [sum(len(each.slots) for each in placement[:number]), len(share.slots)],
-            "options": options,
+            "options": {**options, "local-addr": endpoint.address},
             "command": job.command,
             "log_bytes": self._log_bytes,
-            "defaults": {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
             "environment": {
                 "GLOO_SOCKET_IFNAME": endpoint.interface,
                 "NCCL_SOCKET_IFNAME": f"={endpoint.interface}",
@@ -287,7 +229,7 @@ class LocalEngine:
     def _watch(self) -> None:
         while True:
             with self._lock:
-                if self._closed and not self._jobs and not self._starting:
+                if self._closed.is_set() and not self._jobs and not self._starting:
                     return
                 jobs = list(self._jobs.values())
                 deadline_s = min((job.deadline_s for job in jobs), default=math.inf)

@@ -26,58 +26,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mltcp.core import processes
 from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import MltcpError
-from mltcp.core.one_line import one_line
 from mltcp.core.owner import Owner
-from placement.engines import leftovers, processes, rank
-from placement.engines.node_messages import (
-    Beat,
-    Hello,
-    NodeEnded,
-    NodeMessage,
-    NodeStarted,
-    RankEnded,
-    line_of,
-)
-from placement.engines.rank_reports import RankReports
-
-TORCHRUN_LOGS = "torchrun"
-"""The directory of torchrun's own logs, in a temporary one, which goes when the launcher ends."""
-
-PYTHON = (sys.executable, "-P")
-"""The interpreter without modules of the directory that it is started in; that of the job itself has them as ever."""
-
-_LAST_BYTES = 4096
+from placement.engines import leftovers
+from placement.engines.launcher import TORCHRUN_LOGS, Launcher
+from placement.engines.node_messages import Beat, LauncherHello, NodeEnded, NodeMessage, NodeStarted, line_of
 
 
 def result_name(node: int) -> str:
     """The file in the job's directory with the exit status of torchrun on the ``node``-th host of the job."""
     return f"node-{node}.json"
-
-
-def log_name(node: int) -> str:
-    """The log file of torchrun on the ``node``-th host of the job."""
-    return f"node-{node}.log"
-
-
-def last_line(path: Path) -> str:
-    """The last line of a log that is not blank, with what a terminal would obey escaped; empty if there is none."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((one_line(line.strip()) for line in reversed(lines) if line.strip()), "")
-
-
-def torchrun_command(options: Mapping[str, object]) -> list[str]:
-    """The command of torchrun with these options, whose ranks are told what to run by `RankReports`."""
-    return [
-        *(*PYTHON, "-m", "torch.distributed.run", *(f"--{name}={value}" for name, value in options.items())),
-        *("--no-python", *PYTHON, "-m", rank.__name__),
-    ]
 
 
 def main(launch: str) -> None:
@@ -88,7 +48,7 @@ def main(launch: str) -> None:
         guard = processes.fork_under_guard(partial(shutil.rmtree, place, ignore_errors=True))
         processes.adopt_orphans()
         leftovers.kill_leftovers()
-        _tell(launch, Hello(processes.boot_id(), processes.pid_namespace()))
+        _tell(launch, LauncherHello(processes.boot_id(), processes.pid_namespace()))
         # Unbuffered, so that the selector sees the bytes after the line.
         with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as instructions:
             line = instructions.readline()
@@ -103,23 +63,15 @@ class _Node:
         self, launch: str, instruction: Mapping[str, Any], place: Path, owner: Owner, guard: int
     ) -> None:
         self._launch, self._guard = launch, guard
-        self._number: int = instruction["node"]
-        self._directory = Path(instruction["directory"])
-        self._directory.mkdir(parents=True, exist_ok=True)
+        first, count = instruction["ranks"]
+        ranks = range(first, first + count)
+        self._launcher = Launcher(Path(instruction["directory"]), instruction["node"], ranks, instruction)
         self._cgroup = None
         if instruction["cgroup"] is None:
             self._cgroup = leftovers.JobCgroup.made(owner)
         else:
             Path(instruction["cgroup"], "cgroup.procs").write_text(str(os.getpid()))
-        first, count = instruction["ranks"]
-        task = {
-            "command": instruction["command"],
-            "logs": os.fspath(self._directory),
-            "log_bytes": instruction["log_bytes"],
-        }
-        self._reports = RankReports(range(first, first + count), task)
         self._torchrun = self._start(instruction, place, owner)
-        self._reports.listen_to(self._torchrun.pid)
         self._fence_s: float = instruction["fence_s"]
         self._fenced_at_s = time.monotonic() + self._fence_s
         self._kill_at_s: float | None = None
@@ -132,7 +84,7 @@ class _Node:
         with selectors.DefaultSelector() as selector:
             selector.register(exited, selectors.EVENT_READ)
             selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
-            selector.register(self._reports, selectors.EVENT_READ)
+            selector.register(self._launcher.reports, selectors.EVENT_READ)
             with suppress(ProcessLookupError):
                 selector.register(os.pidfd_open(self._guard), selectors.EVENT_READ)
             while not self._is_over(exited, selector):
@@ -140,10 +92,6 @@ class _Node:
         self._end()
 
     def _start(self, instruction: Mapping[str, Any], place: Path, owner: Owner) -> subprocess.Popen[bytes]:
-        # Without a directory of its own torchrun makes a temporary one, and leaves it behind.
-        command = torchrun_command({**instruction["options"], "log-dir": place / TORCHRUN_LOGS})
-        own = {rank.REPORTS: self._reports.name, leftovers.LAUNCH: str(owner)}
-        environment = {**instruction["defaults"], **os.environ, **instruction["environment"], **own}
         me = os.getpid()
 
         def prepare() -> None:
@@ -151,16 +99,8 @@ class _Node:
             if self._cgroup is not None:
                 self._cgroup.enter()
 
-        with open(self._directory / log_name(self._number), "ab") as log:
-            return subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=prepare,
-            )
+        logs = place / TORCHRUN_LOGS
+        return self._launcher.start(instruction["options"], logs, instruction["environment"], owner, prepare)
 
     def _is_over(self, exited: int, selector: selectors.BaseSelector) -> bool:
         ready = [key.fd for key, _ in selector.select(max(0.0, self._end_s - time.monotonic()))]
@@ -199,9 +139,8 @@ class _Node:
         self._kill_at_s = end_s if self._kill_at_s is None else min(self._kill_at_s, end_s)
 
     def _pass_reports_on(self) -> None:
-        for each in self._reports.take():
-            last_log_line = last_line(self._directory / rank.log_name(each.rank))
-            self._say(RankEnded(each.rank, each.status, each.signalled, last_log_line))
+        for each in self._launcher.reports.take():
+            self._say(each)
 
     def _end(self) -> None:
         status = self._torchrun.poll()
@@ -212,12 +151,12 @@ class _Node:
         self._torchrun.returncode = status  # kill_descendants has reaped it
         if self._has_lost_its_guard:
             return  # the engine sees that, and nobody asks how torchrun ended
-        last_log_line = last_line(self._directory / log_name(self._number))
-        result = NodeEnded(-signal.SIGKILL if status is None else status, last_log_line)
+        result = NodeEnded(-signal.SIGKILL if status is None else status, self._launcher.last_log_line())
         self._say(result)
         # It is for the next engine only. Where the disk is full, that one takes the job for lost.
         try:
-            write_atomically(self._directory / result_name(self._number), json.dumps(vars(result)).encode())
+            file = self._launcher.directory / result_name(self._launcher.number)
+            write_atomically(file, json.dumps(vars(result)).encode())
         except MltcpError as error:
             print(error, file=sys.stderr)
 

@@ -25,7 +25,7 @@ class HostMessageError(MltcpError):
 
 
 @dataclass(frozen=True)
-class Hello:
+class LauncherHello:
     """The launcher waits for the instruction, on the machine with this boot id and in this pid namespace."""
 
     boot: str
@@ -60,10 +60,10 @@ class NodeEnded:
     last_log_line: str
 
 
-NodeMessage = Hello | Beat | NodeStarted | RankEnded | NodeEnded
+NodeMessage = LauncherHello | Beat | NodeStarted | RankEnded | NodeEnded
 
 _KINDS: Mapping[str, type[NodeMessage]] = {
-    "hello": Hello,
+    "hello": LauncherHello,
     "beat": Beat,
     "started": NodeStarted,
     "rank": RankEnded,

@@ -16,16 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mltcp.core import processes
 from mltcp.core.errors import shown
-from placement.engines import leftovers, node, processes
+from placement.engines import leftovers, node
 from placement.engines.bounded_log import BoundedLog
 from placement.engines.engine import EngineError
 from placement.engines.hosts import Host
+from placement.engines.launcher import last_line
 from placement.engines.node_messages import (
     LONGEST_BYTES,
     Beat,
-    Hello,
     HostMessageError,
+    LauncherHello,
     NodeEnded,
     NodeMessage,
     NodeStarted,
@@ -200,7 +202,7 @@ class NodeProcess:
             return []
         self.heard_s = time.monotonic()
         message = message_of(text)
-        if isinstance(message, Hello):
+        if isinstance(message, LauncherHello):
             self._greet(message)
             return []
         if isinstance(message, Beat):
@@ -225,7 +227,7 @@ class NodeProcess:
         elif isinstance(message, NodeEnded):
             self.result = message
 
-    def _greet(self, hello: Hello) -> None:
+    def _greet(self, hello: LauncherHello) -> None:
         if self._instruction is not None:
             here = processes.boot_id(), processes.pid_namespace()
             self._is_here = (hello.boot, hello.pids) == here
@@ -261,7 +263,7 @@ class NodeProcess:
                     break
         self._close_streams()
         self.has_ended = True
-        return NodeProcessExit(status, node.last_line(self._complaints))
+        return NodeProcessExit(status, last_line(self._complaints))
 
     def _close_streams(self) -> None:
         self._unsent = b""

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from mltcp.core import processes
 from mltcp.core.accounts import peer_credentials
-from placement.engines import processes
 from placement.engines.bounded_log import BoundedLog
 
 REPORTS = "MLTCP_ENGINE_REPORTS"

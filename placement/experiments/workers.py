@@ -7,7 +7,6 @@ is killed with SIGKILL, and Ctrl-C reaches workers in compiled code, which ignor
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import multiprocessing
 import os
@@ -23,11 +22,10 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Self, TypeVar
 
 from mltcp.core.errors import MltcpError
+from mltcp.core.processes import end_with
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,7 @@ def _sigint_blocked(spawn: bool) -> Iterator[None]:
 
 def _serve(connection: Connection, function: Callable[[Any], Any], parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked worker has the handler of its parent
-    _end_with(parent)
+    end_with(parent)
     while True:
         try:
             task = connection.recv()
@@ -158,10 +156,3 @@ def _serve(connection: Connection, function: Callable[[Any], Any], parent: int) 
             error.add_note(traceback.format_exc())
             reply = (False, error)
         connection.send(reply)
-
-
-def _end_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, even of SIGKILL."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)

@@ -20,9 +20,9 @@ from typing import Any
 
 from mltcp.core.accounts import NAMELESS
 from mltcp.core.address import Address
-from mltcp.core.descriptors import raise_descriptor_limit
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.one_line import one_line
+from mltcp.core.processes import raise_descriptor_limit
 from mltcp.core.user_lines import UserLines, of_user
 from placement.gate import messages
 from placement.gate.connection import GateConnection, RankIdentity, listen

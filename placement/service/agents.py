@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from mltcp.core.one_line import one_line
-from placement.engines.processes import boot_id, pid_namespace, start_ticks
+from mltcp.core.processes import boot_id, pid_namespace, start_ticks
 from placement.service.context import ServiceContext
 from placement.service.drift import IterationTiming, JobTimelines
 from placement.service.engine_jobs import EngineJobs

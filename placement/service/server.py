@@ -16,9 +16,9 @@ from grpc_reflection.v1alpha import reflection
 
 from mltcp.core.address import Address
 from mltcp.core.demand import Demand, Phase
-from mltcp.core.descriptors import raise_descriptor_limit
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.one_line import one_line
+from mltcp.core.processes import raise_descriptor_limit
 from mltcp.core.signals import stop_signals
 from mltcp.core.trusted_directory import make_trusted_directory
 from placement.cassini.placement_selection import choose_placement

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.lab.network import namespaces
 from bench.lab.network.namespaces import namespace_with_link
-from mltcp.daemon.journal.journal import Journal
+from mltcp.daemon.journal import Journal
 from mltcp.pacing.tc.mq_htb_qdisc import MqHtbQdisc
 from mltcp.pacing.tc.qdiscs import HANDLE
 

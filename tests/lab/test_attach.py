@@ -9,10 +9,9 @@ import uuid
 
 import pytest
 
+from mltcp.core.cgroups import cgroup_of, cgroup_root
 from mltcp.core.errors import UsageError
 from mltcp.daemon.client.client import CgroupRegistration, Client
-from mltcp.ebpf.cgroups import cgroup_of
-from mltcp.ebpf.mounts import cgroup_root
 from tests.lab.daemons import daemon_in
 from tests.lab.test_daemon import MARK, PACED, until
 from tests.lab.test_run_with_daemon import CONTROL_AND_CGROUP, PROGRAM, PROGRAM_THAT_IS_ASKED, asked, said_by

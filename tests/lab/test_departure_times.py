@@ -15,14 +15,19 @@ from bench.lab.network import namespaces
 from bench.lab.network.namespaces import namespace_with_link
 from mltcp.core.errors import NotAvailableError
 from mltcp.daemon.client.client import Client, Registration
-from mltcp.daemon.journal.journal import Journal
-from mltcp.daemon.journal.restore import restore
+from mltcp.daemon.journal import Journal, restore
 from mltcp.ebpf.libbpf import library
 from mltcp.pacing import netlink
 from mltcp.pacing.edt import egress_filter
-from mltcp.pacing.edt.departure_program import AHEAD_NS, CREDIT_NS, DepartureProgram
-from mltcp.pacing.edt.edt_change import EdtChange
-from mltcp.pacing.edt.edt_pacing import LEAST_SHARE, EdtPacing, horizon_ns
+from mltcp.pacing.edt.edt_pacing import (
+    AHEAD_NS,
+    CREDIT_NS,
+    LEAST_SHARE,
+    DepartureProgram,
+    EdtChange,
+    EdtPacing,
+    horizon_ns,
+)
 from mltcp.pacing.pacing_choice import choose_pacing
 from mltcp.pacing.tc.htb_qdisc import LEFT_ALONE, MARK_MASK, PACED
 from mltcp.pacing.tc.qdiscs import HANDLE, RootQdisc, root_of

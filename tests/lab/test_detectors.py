@@ -26,10 +26,10 @@ from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.control.iteration import IterationTracker
 from mltcp.ebpf.jobs import attached
 from mltcp.ebpf.layout import KernelJob
-from mltcp.ebpf.records import record_reader
 from mltcp.pacing.controller import PacingController
 from mltcp.pacing.sock_diag import FlowKey, SockDiag
 from tests.lab.controls_under_test import own_controls
+from tests.lab.iteration_records import record_reader
 
 pytestmark = pytest.mark.lab
 
@@ -71,7 +71,9 @@ for thread in threads:
 SENDER = """
 import json, socket, struct, sys, time
 
-from collectives.recording.operation import GroupLabel, InFlightOperation
+from collectives.recording.operation import GroupLabel
+
+from collectives.recording.operation import InFlightOperation
 from collectives.recording.recorder import Recorder
 
 address, peer, port, flows, iterations, pause_s, bucket_pause_s, *buckets = sys.argv[1:]

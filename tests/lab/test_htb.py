@@ -8,7 +8,7 @@ import pytest
 
 from bench.lab.network import namespaces, sysctls
 from mltcp.core.errors import MltcpError
-from mltcp.daemon.journal.journal import Journal
+from mltcp.daemon.journal import Journal
 from mltcp.pacing.tc.htb_qdisc import OTHERS, HtbQdisc
 from mltcp.pacing.tc.messages import ClassGoneError, burst_bytes
 from mltcp.pacing.tc.qdiscs import HANDLE

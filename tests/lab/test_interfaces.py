@@ -12,8 +12,14 @@ from bench.lab.network.namespaces import namespace_with_link
 from mltcp.cli.main import main
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.daemon.client.client import Client
-from mltcp.pacing.device_features import ask_ethtool, kernel_name, kernel_names, link_speed
-from mltcp.pacing.line_rate import UNKNOWN_LINE_RATE_BPS, LineRate
+from mltcp.pacing.device_features import (
+    UNKNOWN_LINE_RATE_BPS,
+    LineRate,
+    ask_ethtool,
+    kernel_name,
+    kernel_names,
+    link_speed,
+)
 from tests.lab.daemons import daemon_in, tc
 
 pytestmark = pytest.mark.lab

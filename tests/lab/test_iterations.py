@@ -15,8 +15,8 @@ from mltcp.control.iteration import IterationTracker
 from mltcp.core.errors import MltcpError
 from mltcp.ebpf.jobs import attached
 from mltcp.ebpf.layout import KernelJob, Tracker
-from mltcp.ebpf.records import record_reader
 from tests.lab.controls_under_test import own_controls
+from tests.lab.iteration_records import record_reader
 
 pytestmark = pytest.mark.lab
 GAP_NS = 60_000_000

@@ -14,8 +14,7 @@ import pytest
 from bench.lab.network import namespaces
 from mltcp.core.errors import NotAvailableError
 from mltcp.daemon.client.client import Client, Registration
-from mltcp.daemon.journal.journal import Journal
-from mltcp.daemon.journal.restore import restore
+from mltcp.daemon.journal import Journal, restore
 from mltcp.pacing.device_features import TC_OFFLOAD, ask_ethtool, device_features
 from mltcp.pacing.pacing_choice import choose_pacing
 from mltcp.pacing.tc.htb_qdisc import PACED, HtbQdisc

@@ -15,8 +15,7 @@ import pytest
 
 from bench.lab.network import namespaces
 from mltcp.core.errors import MltcpError, NotAvailableError
-from mltcp.daemon.journal.journal import Journal
-from mltcp.daemon.journal.restore import restore
+from mltcp.daemon.journal import Journal, restore
 from mltcp.pacing.tc.htb_qdisc import OTHERS, HtbQdisc
 from mltcp.pacing.tc.qdisc_change import QdiscChange
 from mltcp.pacing.tc.qdiscs import SavedQdisc, root_of
@@ -323,7 +322,7 @@ def test_a_successor_brings_its_own_line_rate_and_no_second_classifier(inside, t
 FOLLOWS = """
 import subprocess, sys
 from pathlib import Path
-from mltcp.daemon.journal.journal import Journal
+from mltcp.daemon.journal import Journal
 from mltcp.pacing.tc.htb_qdisc import HtbQdisc
 
 def speed(megabits):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mltcp.ebpf.mounts import cgroup_root
+from mltcp.core.cgroups import cgroup_root
 
 pytestmark = pytest.mark.lab
 MLTCP = [sys.executable, "-m", "mltcp.cli"]

@@ -9,10 +9,10 @@ from contextlib import suppress
 
 import pytest
 
+from mltcp.core.cgroups import cgroup_root
 from mltcp.ebpf import build
 from mltcp.ebpf.congestion_controls import SOURCES
 from mltcp.ebpf.libbpf import ALLOW_MULTI, ALLOW_OVERRIDE, BpfObject, cgroup_programs, library
-from mltcp.ebpf.mounts import cgroup_root
 from tests.lab.daemons import daemon_in
 
 pytestmark = pytest.mark.lab
@@ -100,7 +100,7 @@ def test_with_a_process_namespace_whose_proc_is_that_around_it(step):
 
 NAMED = """
 from mltcp.core.errors import MltcpError
-from mltcp.ebpf.cgroups import cgroup_of, name_of_cgroup, path_of_cgroup
+from mltcp.core.cgroups import cgroup_of, name_of_cgroup, path_of_cgroup
 try:
     print(name_of_cgroup(cgroup_of()) if path_of_cgroup(name_of_cgroup(cgroup_of())) == cgroup_of() else "differs")
 except MltcpError as error:

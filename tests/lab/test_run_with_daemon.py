@@ -10,9 +10,9 @@ from contextlib import suppress
 import pytest
 
 from bench.lab.network import namespaces
+from mltcp.core.cgroups import cgroup_of, cgroup_root
 from mltcp.daemon.client.client import Client
-from mltcp.ebpf.cgroups import CGROUP, cgroup_of
-from mltcp.ebpf.mounts import cgroup_root
+from mltcp.ebpf.cgroups import CGROUP
 from tests.lab.daemons import daemon_in
 from tests.lab.test_daemon import MARK, PACED, until
 from tests.unit.mltcp.daemon.serving import NOBODY

@@ -17,10 +17,10 @@ import pytest
 
 from bench.lab.network.namespaces import namespace_with_link
 from bench.lab.slurm_cluster import NODES, SlurmCluster, missing
+from mltcp.core.cgroups import cgroup_root
 from mltcp.core.errors import NotAvailableError
 from mltcp.daemon.client.client import Client
-from mltcp.ebpf.mounts import cgroup_root
-from placement import slurm
+from placement.engines import slurm
 from tests.lab.daemons import daemon_in
 from tests.unit.mltcp.daemon.serving import NOBODY
 

@@ -8,8 +8,8 @@ import pytest
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.ebpf.jobs import attached
 from mltcp.ebpf.layout import KernelJob
-from mltcp.ebpf.records import record_reader
 from tests.lab.controls_under_test import own_controls
+from tests.lab.iteration_records import record_reader
 from tests.lab.scripted_peer import MSS, NO_TIMEOUT_MS, ScriptedPeer
 from tests.lab.test_windows import in_job
 

@@ -9,7 +9,7 @@ from pyroute2 import IPRoute
 
 from bench.lab.network import namespaces
 from bench.lab.network.namespaces import namespace_with_link
-from mltcp.daemon.journal.journal import Journal
+from mltcp.daemon.journal import Journal
 from mltcp.pacing import netlink
 from mltcp.pacing.tc.events import TcEvents
 from mltcp.pacing.tc.htb_qdisc import HtbQdisc, with_route

@@ -14,7 +14,7 @@ import pytest
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.client import Client, Registration
-from mltcp.daemon.journal.changes import ControlChange
+from mltcp.daemon.journal import ControlChange
 from mltcp.ebpf import build, registrations
 from mltcp.ebpf.congestion_controls import Controls, allowed, available
 from mltcp.ebpf.jobs import entered

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bench.lab.network import namespaces
-from mltcp.control.aggressiveness import Aggressiveness, Shape, ratio_q16, scale_acked
+from mltcp.control.aggressiveness import Aggressiveness, Shape, Start, ratio_q16, scale_acked
 from mltcp.ebpf.congestion_controls import available
 from mltcp.ebpf.jobs import attached
-from mltcp.ebpf.layout import Action, KernelJob, Start, Tracker
+from mltcp.ebpf.layout import Action, KernelJob, Tracker
 from tests.lab.controls_under_test import own_controls
 from tests.lab.scripted_peer import MSS, NO_TIMEOUT_MS, ScriptedPeer, unshare_network
 

@@ -26,8 +26,7 @@ from mltcp.core import demand
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client import protocol
 from mltcp.daemon.client.status import DaemonStatus
-from mltcp.daemon.journal.changes import ControlChange
-from mltcp.daemon.journal.journal import Journal
+from mltcp.daemon.journal import ControlChange, Journal
 from mltcp.daemon.service import configuration
 from placement.cassini.capture import captured
 from placement.engines.hosts import load_hosts

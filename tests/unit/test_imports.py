@@ -33,12 +33,12 @@ class Rule:
 
 RULES = {
     "mltcp": Rule(frozenset({"mltcp"}), never=frozenset({"torch", "grpc", "numpy", "matplotlib"})),
-    # A model for research, of which nothing else imports the compiled part.
-    "mltcp.control.window_model": Rule(
-        frozenset({"mltcp"}), never=frozenset({"torch", "grpc", "matplotlib"})
-    ),
     "collectives": Rule(frozenset({"collectives", "mltcp"}), lazily=frozenset({"placement.client"})),
     "placement": Rule(frozenset({"placement", "mltcp.core"}), never=frozenset({"torch"})),
+    # The laws of the network model are those of the eBPF programs.
+    "placement.simulator.network": Rule(
+        frozenset({"placement", "mltcp.core", "mltcp.control"}), never=frozenset({"torch"})
+    ),
     "placement.learning": Rule(frozenset({"placement", "mltcp.core"})),
     "bench": Rule(frozenset(PACKAGES)),
 }
@@ -46,20 +46,19 @@ RULES = {
 # Within a package, imports go to the left only. A module that is not listed stands to the right of all that are.
 LAYERS = {
     "mltcp": ("core", "control", "ebpf", "pacing", "daemon", "cli"),
-    "mltcp.control.window_model": ("compiled",),
     "mltcp.daemon": ("client", "journal", "jobs", "descriptors", "mechanisms", "service"),
     "collectives": ("core", "transport", "recording", "gate", "agent", "group", "elastic"),
     "collectives.recording": (
-        *("traffic", "records", "cuda_capture", "completion", "operation", "acked_bytes"),
-        *("detection", "optimizer_steps", "demand", "hooks", "profile_file", "recorder"),
+        *("records", "completion", "operation", "acked_bytes"),
+        *("detection", "optimizer_steps", "demand", "recorder"),
     ),
     "placement": (
         *("model", "cassini", "policies", "traces", "simulator", "learning", "experiments", "plots"),
-        *("slurm", "gate", "engines", "service", "client", "cli"),
+        *("gate", "engines", "service", "client", "cli"),
     ),
     "placement.policies": ("catalogue", "placing", "slot_pool", "communication", "schedulers"),
     "placement.simulator": (
-        *("outcome", "exact", "published", "flows", "fluid", "parameter_server"),
+        *("network", "outcome", "exact", "published", "flows", "fluid", "parameter_server"),
         *("scheduled_job", "cluster_run", "rates"),
     ),
     "placement.service": (
@@ -246,7 +245,7 @@ def test_a_cycle_is_found():
 @pytest.mark.parametrize(
     ("importing", "imported"),
     [
-        ("mltcp.pacing.tc.htb_qdisc", "mltcp.daemon.journal.journal"),
+        ("mltcp.pacing.tc.htb_qdisc", "mltcp.daemon.journal"),
         ("mltcp.core.errors", "mltcp.control.fluid"),
         ("placement.model.cluster", "placement.policies.catalogue"),
         ("placement.service.state.job_record", "placement.service.server"),
@@ -263,7 +262,6 @@ def test_an_import_to_the_right_is_found(importing, imported):
     [
         ("mltcp", "import torch.distributed"),
         ("mltcp.control", "import numpy"),
-        ("mltcp.control.window_model.compiled", "import matplotlib"),
         ("mltcp", "def f():\n    from torch import nn"),
         ("mltcp.ebpf", "from grpc import aio"),
         ("mltcp.daemon", "import bench.plots"),
@@ -317,7 +315,7 @@ def test_a_package_brings_none_of_the_heavy_ones_with_it(package, heavy):
     script = (
         f"import importlib, pkgutil, sys, {package} as package\n"
         f"for module in pkgutil.walk_packages(package.__path__, '{package}.'):\n"
-        "    if not module.name.endswith('__main__') and '.window_model.compiled.' not in module.name:\n"
+        "    if not module.name.endswith('__main__'):\n"
         "        importlib.import_module(module.name)\n"
         f"print(*sorted({heavy!r} & set(sys.modules)))\n"
     )

@@ -18,8 +18,8 @@ from bench.workloads.elastic import training_job
 from bench.workloads.elastic.training_job import LOSSES, JobOptions, SampleCounts, read_progress
 from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory
 from collectives.elastic.journal import read_journal
+from mltcp.core import processes
 from mltcp.core.errors import MltcpError
-from placement.engines import processes
 from placement.engines.engine import (
     EngineError,
     EngineJob,

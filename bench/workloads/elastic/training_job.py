@@ -28,8 +28,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from bench.workloads.job import sleep_until  # noqa: E402
 from bench.workloads.kinds import perceptron  # noqa: E402
-from collectives.elastic.batch import Batch  # noqa: E402
-from collectives.elastic.batch_scaling import linear_in_batch  # noqa: E402
+from collectives.elastic.batches import Batch, linear_in_batch  # noqa: E402
 from collectives.elastic.journal import Journal  # noqa: E402
 from collectives.elastic.training import ElasticTraining, Stopped  # noqa: E402
 

@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 from bench.workloads.parameter_server.job import AsyncJob, TrainWork
-from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory
-from collectives.elastic.checkpoints.header import CheckpointError, Header, Segment, stored_file
-from collectives.elastic.checkpoints.identity import difference
-from collectives.elastic.checkpoints.run_lock import RunLock
+from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory, RunLock
+from collectives.elastic.checkpoints.header import CheckpointError, Header, Segment, difference, stored_file
 
 _STATE = "state.pt"
 _LOCK = "lock"

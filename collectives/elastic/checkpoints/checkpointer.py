@@ -8,8 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory
-from collectives.elastic.checkpoints.header import CheckpointError, Header, StoredFile, stored_file
-from collectives.elastic.checkpoints.identity import difference
+from collectives.elastic.checkpoints.header import (
+    CheckpointError,
+    Header,
+    StoredFile,
+    difference,
+    stored_file,
+)
 from collectives.elastic.checkpoints.stored_values import reason
 from collectives.elastic.checkpoints.training_state import TrainingState
 from collectives.elastic.ranks import Ranks

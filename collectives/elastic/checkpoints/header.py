@@ -10,8 +10,44 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
 from mltcp.core.bounded_files import MOST_DOCUMENT_BYTES, read_bounded
 from mltcp.core.errors import MltcpError, UsageError, shown
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel and torch.compile, whose names do not depend on how it is run."""
+    while True:
+        if isinstance(model, DistributedDataParallel):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def identity_of(model: nn.Module) -> dict[str, str]:
+    """The parameters and buffers of a model, each as ``float32[16, 3]``; of a sharded tensor the whole."""
+    return {
+        name: f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        for name, value in unwrapped(model).state_dict().items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def difference(wanted: Mapping[str, str], found: Mapping[str, str]) -> str | None:
+    """The first difference of two identities, as ``name: expected ..., got ...``; None if they are equal."""
+    for name in [*wanted, *found]:
+        if wanted.get(name) != found.get(name):
+            return f"model.{name}: expected {wanted.get(name, 'none')}, got {found.get(name, 'none')}"
+    return None
+
+
+# -- headers ------------------------------------------------------------------------------------
+
 
 NAME = "header.json"
 FORMAT = 1

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from torch import nn
 from torch.optim import Optimizer
 
-from collectives.elastic.checkpoints.header import CheckpointError
-from collectives.elastic.checkpoints.identity import unwrapped
+from collectives.elastic.checkpoints.header import CheckpointError, unwrapped
 from collectives.elastic.checkpoints.stored_values import check_values, read_values, reason, write_values
 from collectives.elastic.ranks import Ranks
 

@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collectives.recording.detection.boundary import Boundary, PastOperation, Signature
 from collectives.recording.detection.operation_pattern import BucketJoiner, find_pattern, volume
-from collectives.recording.detection.repetition import BrokenCycles
+from collectives.recording.detection.repetition import Boundary, BrokenCycles, PastOperation, Signature
 from collectives.recording.detection.step_cycle import StepCycle
 from mltcp.control.iteration import IterationTracker
 

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from collectives.recording.detection.boundary import Boundary, PastOperation, Signature
-from collectives.recording.detection.repetition import BrokenCycles, repetition
+from collectives.recording.detection.repetition import (
+    Boundary,
+    BrokenCycles,
+    PastOperation,
+    Signature,
+    repetition,
+)
 from mltcp.control.iteration import LARGEST_REGROUPING
 
 PAUSE_SHARE = 0.1

@@ -1,9 +1,46 @@
-"""The smallest period at the end of a sequence, and the memory of periods that turned out to be wrong."""
+"""Boundaries of iterations and signatures of operations, and the shortest repetition in a sequence of these."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+Signature = tuple[str, int]
+"""Name and bytes of an operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """The end of an iteration: `operations` operations of the job came before it, and it was at `at_ns`."""
+
+    operations: int
+    at_ns: int
+
+
+class PastOperation(NamedTuple):
+    """A past operation; a tuple, because a search makes thousands of them.
+
+    Attributes:
+        signature: its name and bytes.
+        operations: number of operations before it.
+        idle_ns: length of the pause before it.
+        idle_since_ns: when that pause began.
+    """
+
+    signature: Signature
+    operations: int
+    idle_ns: int
+    idle_since_ns: int
+
+    def boundary(self) -> Boundary:
+        """The boundary before it, if it begins an iteration."""
+        return Boundary(self.operations, self.idle_since_ns)
+
+
+# -- repetitions --------------------------------------------------------------------------------
+
 
 LARGEST_MEMORY = 64
 """Number of broken cycles that are kept."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from collectives.recording.detection.boundary import Boundary
-from collectives.recording.detection.repetition import BrokenCycles, repetition
+from collectives.recording.detection.repetition import Boundary, BrokenCycles, repetition
 
 LARGEST_HISTORY = 4096
 """At least this many steps are kept; a cycle is at most half as long."""

@@ -21,8 +21,8 @@ from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.core.user_lines import of_user
 from mltcp.daemon.descriptors.worker import MOST_BYTES
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow, RefusedFlow
-from mltcp.daemon.jobs.limits import Limits
-from mltcp.daemon.jobs.peer import Peer
+from mltcp.daemon.jobs.job import Peer
+from mltcp.daemon.jobs.job_table import Limits
 from mltcp.pacing.sock_diag import FlowKey
 
 _log = logging.getLogger("mltcp.daemon")

@@ -13,14 +13,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from mltcp.core.cgroups import cgroup_of
 from mltcp.core.errors import NotAvailableError
 from mltcp.core.user_lines import of_user
 from mltcp.daemon.client.protocol import DeniedError
-from mltcp.daemon.jobs.job import Job
-from mltcp.daemon.jobs.limits import Limits
-from mltcp.daemon.jobs.peer import Member
+from mltcp.daemon.jobs.job import Job, Member
+from mltcp.daemon.jobs.job_table import Limits
 from mltcp.ebpf.cgroups import (
-    cgroup_of,
     is_removed,
     job_cgroup_name,
     make_cgroup,

@@ -1,18 +1,139 @@
-"""A job on this host, and the interface of the mechanism that controls it."""
+"""A job on this host: the processes that belong to it, its flows and iteration times, and what controls it."""
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from mltcp.control.aggressiveness import Aggressiveness
+from mltcp.core.accounts import account_name
 from mltcp.daemon.client.status import JobStatus
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
-from mltcp.daemon.jobs.iteration_times import IterationTimes
-from mltcp.daemon.jobs.peer import Member, Peer
 from mltcp.ebpf.jobs import SocketSettings
 from mltcp.pacing.sock_diag import FlowKey, Sample
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The credentials of a peer, as the kernel reports them (SO_PEERCRED, socket(7))."""
+
+    pid: int
+    uid: int
+    gid: int
+
+    @property
+    def user(self) -> str:
+        """The user's name, or the number of a user without a name."""
+        return account_name(self.uid) or str(self.uid)
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this peer may see and change everything."""
+        return self.uid == 0
+
+    @property
+    def is_nameless(self) -> bool:
+        """Whether no account of this host has the uid, as those of a range in /etc/subuid, of which a user has many."""
+        return account_name(self.uid) is None
+
+    def part_of(self, most: int, held: int) -> int:
+        """How many of what all users have in common may be held for this one to get another.
+
+        Uids that no account has get half of it, and accounts all but an eighth, which is root's.
+
+        Args:
+            most: there are in all.
+            held: by all users now.
+        """
+        if self.is_root or held < most // 2:
+            return most
+        return most // 2 if self.is_nameless else most - most // 8
+
+    def __str__(self) -> str:
+        return f"{self.user} (pid {self.pid})"
+
+
+class Member(Protocol):
+    """A member of a job: a :class:`mltcp.daemon.service.server.Connection`, or a registered cgroup."""
+
+    @property
+    def peer(self) -> Peer:
+        """The process at its other end, or that has registered it."""
+
+    def __hash__(self) -> int: ...
+
+
+# -- iteration times ----------------------------------------------------------------------------
+
+
+TYPICAL_OF = 15
+BEST_OF = 5
+
+
+@dataclass
+class IterationTimes:
+    """The times of the last iterations, and the best one.
+
+    Reports of the job's program replace times from acknowledgements, which are estimates. The best time is the smallest
+    median of five consecutive ones, so that a single short iteration (a skipped one) does not count.
+    """
+
+    count: int = 0
+    last_s: float | None = None
+    best_s: float | None = None
+    reported: bool = False
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=TYPICAL_OF))
+    _previous_start_ns: int | None = None
+
+    @property
+    def typical_s(self) -> float | None:
+        """The median of the last fifteen iteration times."""
+        return statistics.median(self._recent) if self._recent else None
+
+    @property
+    def slowdown(self) -> float | None:
+        """The typical time over the best one."""
+        typical = self.typical_s
+        return None if typical is None or not self.best_s else typical / self.best_s
+
+    def seen(self, number: int, start_ns: int) -> float | None:
+        """Note an iteration, recognised by acknowledgements, that began at `start_ns`; returns the previous one's time.
+
+        Times are from start to start, since acknowledgements do not show the end of the compute phase.
+        """
+        before_ns, self._previous_start_ns = self._previous_start_ns, start_ns
+        if self.reported:
+            return None
+        self.count = number + 1
+        if before_ns is None or start_ns <= before_ns:
+            return None
+        duration_s = (start_ns - before_ns) / 1e9
+        self._note(duration_s)
+        return duration_s
+
+    def report(self, number: int, duration_s: float) -> None:
+        """Note that the program has reported its iteration `number` (from 0)."""
+        if not self.reported:
+            self.reported = True
+            self._recent.clear()
+            self.best_s = None
+            self.count = 0
+        self.count = max(self.count, number + 1)
+        self._note(duration_s)
+
+    def _note(self, duration_s: float) -> None:
+        self.last_s = duration_s
+        self._recent.append(duration_s)
+        if len(self._recent) >= BEST_OF:
+            median_s = statistics.median(list(self._recent)[-BEST_OF:])
+            self.best_s = median_s if self.best_s is None else min(self.best_s, median_s)
+
+
+# -- jobs ---------------------------------------------------------------------------------------
+
 
 NO_CONTROL = "none"
 """The congestion control of a job whose flows keep theirs."""

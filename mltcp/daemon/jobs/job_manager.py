@@ -12,8 +12,7 @@ from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.core.user_lines import of_user
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job import NO_CONTROL, Job, Mechanism
-from mltcp.daemon.jobs.job_table import JobTable
-from mltcp.daemon.jobs.limits import Limits
+from mltcp.daemon.jobs.job_table import JobTable, Limits
 from mltcp.daemon.jobs.registered_cgroups import RegisteredCgroup, RegisteredCgroups
 from mltcp.ebpf.congestion_controls import CONTROLS, available
 

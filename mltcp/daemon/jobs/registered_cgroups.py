@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mltcp.core.atomic_files import write_atomically
-from mltcp.core.boot import boot_id
+from mltcp.core.cgroups import path_of_cgroup
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError, shown
-from mltcp.daemon.jobs.job import Job
-from mltcp.daemon.jobs.peer import Peer
-from mltcp.ebpf.cgroups import path_of_cgroup
+from mltcp.core.processes import boot_id
+from mltcp.daemon.jobs.job import Job, Peer
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import attached_program
 from mltcp.ebpf.libbpf import BpfError

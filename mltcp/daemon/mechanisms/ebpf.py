@@ -6,10 +6,9 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
 from mltcp.daemon.jobs.job import PAUSE_FLOWS, ControlState, FinishedIteration, Job
-from mltcp.daemon.jobs.outside_changes import OutsideChanges
-from mltcp.daemon.mechanisms.flow_settings_watch import CONTROL, FlowSettingsWatch, being_set
+from mltcp.daemon.mechanisms.flow_counters import KernelFlowCounters
 from mltcp.daemon.mechanisms.job_map import JobMap
-from mltcp.daemon.mechanisms.kernel_flow_counters import KernelFlowCounters
+from mltcp.daemon.mechanisms.outside_changes import CONTROL, FlowSettingsWatch, OutsideChanges, being_set
 from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, usual_controls
 from mltcp.ebpf.job_entries import MOST_JOBS, TooManyJobsError
 from mltcp.ebpf.jobs import SocketSettings

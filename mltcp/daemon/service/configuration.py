@@ -13,14 +13,61 @@ from mltcp.control.aggressiveness import LARGEST_FACTOR, SMALLEST_INTERCEPT, Agg
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import check_number, parse_rate_bps
 from mltcp.daemon.client import protocol
-from mltcp.daemon.jobs.job_table import LAST_NUMBER
-from mltcp.daemon.jobs.limits import Limits
-from mltcp.daemon.journal.journal import JOURNAL
-from mltcp.daemon.service.toml_lines import line_of
+from mltcp.daemon.jobs.job_table import LAST_NUMBER, Limits
+from mltcp.daemon.journal import JOURNAL
 from mltcp.ebpf.congestion_controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS
 from mltcp.pacing.rate_law import CONSTANTS, MAX_LINE_RATE_BPS, MIN_LINE_RATE_BPS, Constants
 from mltcp.pacing.tc.htb_qdisc import MARK_MASK
 from mltcp.pacing.tc.qdiscs import HANDLE
+
+
+def line_of(text: str, path: Sequence[str]) -> int:
+    """The line (from 1) on which the statement of a field begins.
+
+    Args:
+        text: valid TOML.
+        path: the keys of the field, outermost first. If it is missing: the line of its table, or else 1.
+    """
+    for depth in range(len(path), 0, -1):
+        line = _line(text, path[:depth])
+        if line is not None:
+            return line
+    return 1
+
+
+def _line(text: str, path: Sequence[str]) -> int | None:
+    # Each statement is parsed with its table's header alone, so that the parser handles strings, quotes and dots.
+    header, statement, began = "", "", 1
+    for number, line in enumerate(text.split("\n"), 1):
+        statement += line + "\n"
+        document = _parsed(header + statement)
+        if document is None:
+            continue  # the statement continues in the next line
+        if _has(document, path):
+            return began
+        if statement.lstrip().startswith("["):
+            header = statement
+        statement, began = "", number + 1
+    return None
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        return tomllib.loads(text)
+    except ValueError:
+        return None
+
+
+def _has(document: Any, path: Sequence[str]) -> bool:
+    for key in path:
+        if not isinstance(document, dict) or key not in document:
+            return False
+        document = document[key]
+    return True
+
+
+# -- the configuration --------------------------------------------------------------------------
+
 
 LAWS = ("mltcp_dcqcn", "dcqcn")
 MODES = ("tc", "off")

@@ -14,9 +14,8 @@ from mltcp.core.user_lines import of_user
 from mltcp.daemon.client.protocol import DeniedError, Fields
 from mltcp.daemon.descriptors.workers import PassedFlows
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow, RefusedFlow
-from mltcp.daemon.jobs.job import NO_CONTROL, Job, may_see
+from mltcp.daemon.jobs.job import NO_CONTROL, Job, Peer, may_see
 from mltcp.daemon.jobs.job_manager import DEFAULT_CONTROL, JobManager
-from mltcp.daemon.jobs.peer import Peer
 from mltcp.daemon.jobs.registered_cgroups import LeftCgroup, RegisteredCgroup
 from mltcp.daemon.service.server import Connection, DaemonServer, Reply
 from mltcp.daemon.service.status_builder import StatusBuilder

@@ -24,8 +24,8 @@ from typing import Any, Protocol
 
 from mltcp.core.accounts import peer_credentials
 from mltcp.core.address import Address
-from mltcp.core.descriptors import raise_descriptor_limit
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.core.processes import raise_descriptor_limit
 from mltcp.core.trusted_directory import make_trusted_directory
 from mltcp.core.user_lines import of_user
 from mltcp.daemon.client.protocol import (
@@ -39,8 +39,8 @@ from mltcp.daemon.client.protocol import (
 )
 from mltcp.daemon.descriptors.workers import DescriptorWorkers, NoWorkerError, PassedFlows
 from mltcp.daemon.jobs.attachments import most_attached
-from mltcp.daemon.jobs.limits import Limits
-from mltcp.daemon.jobs.peer import Peer
+from mltcp.daemon.jobs.job import Peer
+from mltcp.daemon.jobs.job_table import Limits
 from mltcp.daemon.service.user_share import UserShare, metered
 
 _log = logging.getLogger("mltcp.daemon")

@@ -22,14 +22,11 @@ from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job import Mechanism
 from mltcp.daemon.jobs.job_manager import JobManager
 from mltcp.daemon.jobs.job_table import LAST_NUMBER
-from mltcp.daemon.jobs.outside_changes import OutsideChanges
 from mltcp.daemon.jobs.registered_cgroups import RegisteredCgroups
-from mltcp.daemon.journal.changes import ControlChange
-from mltcp.daemon.journal.journal import Journal
-from mltcp.daemon.journal.restore import restore
+from mltcp.daemon.journal import ControlChange, Journal, restore
 from mltcp.daemon.mechanisms.ebpf import EbpfMechanism
 from mltcp.daemon.mechanisms.job_map import JobMap
-from mltcp.daemon.mechanisms.pacer import Pacer
+from mltcp.daemon.mechanisms.outside_changes import OutsideChanges
 from mltcp.daemon.mechanisms.socket import SocketMechanism
 from mltcp.daemon.mechanisms.tc import TcMechanism
 from mltcp.daemon.service import privileges
@@ -129,8 +126,7 @@ class _Daemon:
         remove_stale(controls)
         default = self._default_control(controls)
         changes = OutsideChanges()
-        pacer = self._make_pacer(journal, changes)
-        tc = None if pacer is None else TcMechanism(pacer, configuration.interval_s, changes)
+        tc = self._pacing(journal, changes)
         job_map = JobMap(controls) if controls.loaded() else None
         ebpf = None if job_map is None else EbpfMechanism(job_map, default, changes)
         plain = SocketMechanism()
@@ -144,11 +140,11 @@ class _Daemon:
             listener=lambda job, event: send_event(self._server, job, event),
             limits=configuration.limits,
         )
-        if pacer is not None:
-            self._manager.jobs.number_classes(pacer.carried)
+        if tc is not None:
+            self._manager.jobs.number_classes(tc.carried)
         self._status = StatusBuilder(
             self._manager.jobs,
-            pacer,
+            tc,
             configuration.law,
             configuration.interval_s,
             tuple(controls.loaded()),
@@ -204,7 +200,7 @@ class _Daemon:
             raise next(iter(refused.values()))
         return {name: str(error).splitlines()[0] for name, error in refused.items()}
 
-    def _make_pacer(self, journal: Journal, changes: OutsideChanges) -> Pacer | None:
+    def _pacing(self, journal: Journal, changes: OutsideChanges) -> TcMechanism | None:
         configuration = self._configuration
         if configuration.pacing != TC:
             return None
@@ -231,7 +227,9 @@ class _Daemon:
             constants=configuration.constants,
         )
         self._tell_mark_users(configuration.mark)
-        return Pacer(qdiscs, controller, sock_diag, events, changes, configuration.mark)
+        return TcMechanism(
+            qdiscs, controller, sock_diag, events, changes, configuration.mark, configuration.interval_s
+        )
 
     @staticmethod
     def _tell_mark_users(mark: int) -> None:

@@ -11,11 +11,10 @@ from types import MappingProxyType
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.protocol import VERSION
 from mltcp.daemon.client.status import EVERYBODY, DaemonStatus, InterfaceStatus, JobStatus
-from mltcp.daemon.jobs.job import NO_CONTROL, Job, may_see
+from mltcp.daemon.jobs.job import NO_CONTROL, Job, Peer, may_see
 from mltcp.daemon.jobs.job_table import JobTable
-from mltcp.daemon.jobs.outside_changes import OutsideChanges
-from mltcp.daemon.jobs.peer import Peer
-from mltcp.daemon.mechanisms.pacer import Pacer
+from mltcp.daemon.mechanisms.outside_changes import OutsideChanges
+from mltcp.daemon.mechanisms.tc import TcMechanism
 
 FRESH_S = 0.2
 """A status younger than this is not built again, however many clients ask."""
@@ -28,7 +27,7 @@ class StatusBuilder:
 
     Args:
         jobs: of this host.
-        pacer: of paced jobs; None where no interface is paced.
+        pacing: of paced jobs; None where no interface is paced.
         law: the rate law's name.
         interval_s: the control interval.
         controls: the eBPF congestion controls that are loaded.
@@ -41,7 +40,7 @@ class StatusBuilder:
     def __init__(
         self,
         jobs: JobTable,
-        pacer: Pacer | None,
+        pacing: TcMechanism | None,
         law: str,
         interval_s: float,
         controls: tuple[str, ...],
@@ -51,7 +50,7 @@ class StatusBuilder:
         changes: OutsideChanges | None = None,
     ) -> None:
         self._jobs = jobs
-        self._pacer = pacer
+        self._pacing = pacing
         self._law = law
         self._interval_s = interval_s
         self._controls = controls
@@ -96,19 +95,19 @@ class StatusBuilder:
         cpu_s, wall_s = time.process_time(), max(1e-3, now_s - self._measured_s)
         self._daemon_cpu = (cpu_s - self._cpu_before_s) / wall_s
         self._cpu_before_s, self._measured_s = cpu_s, now_s
-        if self._pacer is not None:
-            self._control_cpu = self._pacer.take_cost().share
+        if self._pacing is not None:
+            self._control_cpu = self._pacing.take_cost().share
 
     def _build(self, now_s: float) -> DaemonStatus:
-        pacer = self._pacer
+        pacing = self._pacing
         kernel_jobs, refused_jobs = self._kernel_jobs()
-        interfaces = () if pacer is None else tuple(InterfaceStatus(*each) for each in pacer.states())
+        interfaces = () if pacing is None else tuple(InterfaceStatus(*each) for each in pacing.states())
         return DaemonStatus(
             pid=os.getpid(),
             version=VERSION,
             uptime_s=round(now_s - self._began_s, 3),
-            pacing="off" if pacer is None else "tc",
-            law="" if pacer is None else self._law,
+            pacing="off" if pacing is None else "tc",
+            law="" if pacing is None else self._law,
             interval_s=self._interval_s,
             control_cpu=round(self._control_cpu, 5),
             daemon_cpu=round(self._daemon_cpu, 5),

@@ -22,7 +22,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.pacing import netlink
-from mltcp.pacing.line_rate import LineRate
+from mltcp.pacing.device_features import LineRate
 from mltcp.pacing.tc.messages import QUANTUM_BYTES, TcSocket, burst_bytes
 from mltcp.pacing.tc.qdisc_change import ChangeLog, QdiscChange
 from mltcp.pacing.tc.qdiscs import HANDLE, RootQdisc, SavedQdisc, class_handles, qdiscs_of, root_of

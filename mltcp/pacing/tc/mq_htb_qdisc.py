@@ -31,8 +31,7 @@ from mltcp.pacing.tc.qdiscs import (
     has_filters,
     qdiscs_of,
 )
-from mltcp.pacing.tc.queue_use import QueueUseMeter
-from mltcp.pacing.tc.rate_split import RateSplit
+from mltcp.pacing.tc.rate_split import QueueUseMeter, RateSplit
 
 _log = logging.getLogger("mltcp.daemon")
 

@@ -90,7 +90,7 @@ class LoggedChange(Protocol):
 
 
 class ChangeLog(Protocol):
-    """A durable log of changes to the host: :class:`mltcp.daemon.journal.journal.Journal`."""
+    """A durable log of changes to the host: :class:`mltcp.daemon.journal.Journal`."""
 
     def record(self, change: Any) -> int:
         """Write a change that is about to be made; returns its number.

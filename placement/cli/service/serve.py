@@ -52,6 +52,10 @@ submit jobs and change its own (docs/security.md).
 _LONGEST_S = 86_400
 
 
+def _log_bytes(text: str) -> int:
+    return parse_size_bytes(text, field="--log-bytes", units=BINARY_SIZES, lowest=SMALLEST_LOG_BYTES)
+
+
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``serve`` to the commands."""
     command = add_command(commands, "serve", execute, _EXAMPLES)
@@ -235,7 +239,6 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConfiguration:
-    from placement.service.context import ServiceRules
     from placement.service.decisions.policy import decides_for_all
     from placement.service.protocol.connection import default_address
     from placement.service.protocol.documents import cluster_from_file
@@ -261,16 +264,7 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
     configuration = ServiceConfiguration(
         Address.parse(options.address) if options.address else default_address(),
         state,
-        ServiceRules(
-            options.policy,
-            options.lease,
-            options.drift,
-            options.grace,
-            options.restart_cost,
-            options.patience,
-            *_kept(options.keep_ended),
-            _count(options.jobs_per_user, "--jobs-per-user"),
-        ),
+        _rules(options),
         Security(
             options.certificate, options.key, options.tokens, options.plain_text_tokens, options.client_ca
         ),
@@ -278,22 +272,21 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
         servers,
         links,
     )
-    configuration = replace(configuration, rules=_with_decisions(configuration.rules, options))
     configuration.check()
     if options.engine:
         configuration.security.check_engine(configuration.address, configuration.socket_mode)
-    if options.gate:
-        configuration = replace(configuration, gate=_gate(options.gate, stack))
-    if options.engine:
-        configuration = replace(configuration, engine=_engine(options, state, stack))
-    return configuration
+    return replace(
+        configuration,
+        gate=_gate(options.gate, stack) if options.gate else None,
+        engine=_engine(options, state, stack) if options.engine else None,
+    )
 
 
-def _with_decisions(rules: ServiceRules, options: argparse.Namespace) -> ServiceRules:
-    """The rules with the table, the length of rounds, the fallback, the limit of decisions and the shadow."""
-    from placement.service.context import DECISION_LIMIT_S
+def _rules(options: argparse.Namespace) -> ServiceRules:
+    from placement.service.context import DECISION_LIMIT_S, ServiceRules
     from placement.service.decisions.policy import rounds_of
 
+    keep_s, keep = _kept(options.keep_ended)
     limit_s = DECISION_LIMIT_S
     if options.decision_limit is not None:
         limit_s = _seconds(options.decision_limit, "--decision-limit")
@@ -303,12 +296,19 @@ def _with_decisions(rules: ServiceRules, options: argparse.Namespace) -> Service
             )
     if options.combination is not None and not options.table:
         raise UsageError(f"--combination: expected --table with it, got {options.combination} alone")
-    round_s = rounds_of(options.policy) if options.round is None else _seconds(options.round, "--round")
-    return replace(
-        rules,
+    return ServiceRules(
+        policy=options.policy,
+        lease_s=options.lease,
+        drift_threshold=options.drift,
+        grace_s=options.grace,
+        restart_cost_s=options.restart_cost,
+        patience_s=options.patience,
+        keep_ended_s=keep_s,
+        keep_ended=keep,
+        jobs_of_user=_count(options.jobs_per_user, "--jobs-per-user"),
         table=options.table,
         combination=options.combination or "minimum",
-        round_s=round_s,
+        round_s=rounds_of(options.policy) if options.round is None else _seconds(options.round, "--round"),
         fallback=options.fallback,
         decision_limit_s=limit_s,
         shadow=options.shadow,
@@ -368,8 +368,8 @@ def _slurm_engine(options: argparse.Namespace, logs: Path, stack: ExitStack) -> 
 def _cluster_of_slurm(
     options: argparse.Namespace,
 ) -> tuple[tuple[pb.Server, ...], tuple[pb.Link, ...]]:
+    from placement.engines.slurm.cluster import cluster_here
     from placement.service.protocol.documents import cluster_from_document
-    from placement.slurm.cluster import cluster_here
 
     if options.engine != "slurm" or options.cluster is not None:
         raise UsageError("--nic: expected --engine slurm and no --cluster with it")
@@ -391,10 +391,6 @@ def _count(text: str, field: str) -> int:
     if not text.isdecimal() or len(text) > 9 or not int(text):
         raise UsageError(f"{field}: expected 1 to 999999999, got {text!r}")
     return int(text)
-
-
-def _log_bytes(text: str) -> int:
-    return parse_size_bytes(text, field="--log-bytes", units=BINARY_SIZES, lowest=SMALLEST_LOG_BYTES)
 
 
 def _mode(text: str) -> int:

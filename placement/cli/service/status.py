@@ -1,4 +1,4 @@
-"""``mltcp-placement status``: jobs, servers and links of the placement service."""
+"""``mltcp-placement status``, ``servers`` and ``shifts``: the jobs, servers and time shifts of the service."""
 
 from __future__ import annotations
 
@@ -20,23 +20,51 @@ from placement.cli.service.arguments import (
 if TYPE_CHECKING:
     from placement.service.protocol import placement_pb2 as pb
 
-_EXAMPLES = """\
+
+_STATUS_EXAMPLES = """\
 examples:
   mltcp-placement status                     running and waiting jobs, the servers, and the links in use
   mltcp-placement status bert-7 --json
   mltcp-placement status --all               ended and failed jobs too
 """
 
+_SERVERS_EXAMPLES = """\
+examples:
+  mltcp-placement servers drain s3 --reason "new memory"   jobs there go on, no other is placed there
+  mltcp-placement servers drain rack-2                     all servers below a switch
+  mltcp-placement servers unhealthy s3                     elastic jobs there are stopped, to go on elsewhere
+  mltcp-placement servers use s3                           jobs are placed there again
+  mltcp-placement servers remove s3                        once no job runs there
+"""
+
+_STATES = {"use": "IN_USE", "drain": "DRAINING", "unhealthy": "UNHEALTHY", "remove": "REMOVED"}
+
+_SHIFTS_EXAMPLES = """\
+examples:
+  mltcp-placement shifts                     all jobs that have a time shift
+  mltcp-placement shifts bert-7 --json
+"""
+
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``status`` to the commands."""
-    command = add_command(commands, "status", execute, _EXAMPLES)
+    """Add ``status``, ``servers`` and ``shifts`` to the commands."""
+    command = add_command(commands, "status", _status, _STATUS_EXAMPLES)
     command.add_argument("jobs", nargs="*", metavar="JOB", help="a job's id (default: all)")
     command.add_argument("--all", action="store_true", help="show ended and failed jobs too")
     add_connection(command)
+    command = add_command(commands, "servers", _servers, _SERVERS_EXAMPLES)
+    command.add_argument("action", choices=_STATES, help="what becomes of them")
+    command.add_argument(
+        "names", nargs="+", metavar="NAME", help="a server, or a switch: all servers below it"
+    )
+    command.add_argument("--reason", default="", help="is shown by status")
+    add_connection(command)
+    command = add_command(commands, "shifts", _shifts, _SHIFTS_EXAMPLES)
+    command.add_argument("jobs", nargs="*", metavar="JOB", help="a job's id (default: all)")
+    add_connection(command)
 
 
-def execute(options: argparse.Namespace) -> int:
+def _status(options: argparse.Namespace) -> int:
     """Print the status; returns the exit status."""
     from placement.service.protocol.documents import document
 
@@ -151,3 +179,43 @@ def _print_cluster(reply: pb.StatusReply) -> None:
         if each.jobs
     ]
     print_table(("link", "to", "capacity", "jobs"), links)
+
+
+def _servers(options: argparse.Namespace) -> int:
+    """Change the servers; returns the exit status."""
+    from placement.service.protocol import placement_pb2 as pb
+
+    state = pb.ServerState.Value(_STATES[options.action])
+    with client_of(options) as client:
+        changed = client.change_servers(options.names, state, options.reason)
+    if options.json:
+        print_json({"changed": changed, "state": _STATES[options.action]})
+    else:
+        text = _STATES[options.action].lower().replace("_", " ")
+        print(f"{changed} server{'s' if changed != 1 else ''} {'is' if changed == 1 else 'are'} {text} now")
+    return 0
+
+
+def _shifts(options: argparse.Namespace) -> int:
+    """Print the time shifts; returns the exit status."""
+    from placement.service.protocol.documents import document
+
+    with client_of(options) as client:
+        found = client.time_shifts(options.jobs)
+    if options.json:
+        print_json({"shifts": [document(each) for each in found]})
+        return 0
+    print_table(
+        ("job", "time shift", "iteration", "ahead by", "shared links"),
+        [
+            (
+                each.job_id,
+                milliseconds(each.shift_ns),
+                milliseconds(each.period_ns),
+                milliseconds(each.drift_ns) if each.HasField("drift_ns") else "",
+                " ".join(each.links),
+            )
+            for each in found
+        ],
+    )
+    return 0

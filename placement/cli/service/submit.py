@@ -95,16 +95,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "program", nargs="*", metavar="COMMAND", help="command for the service's engine, after --"
     )
     add_connection(submit)
-    release = commands.add_parser("release")
-    release.add_argument("jobs", nargs="+", metavar="JOB")
-    release.add_argument("--reason", default="", help="shown by status")
-    add_connection(release)
-    release.set_defaults(execute=_release)
-    requeue = commands.add_parser("requeue")
-    requeue.add_argument("jobs", nargs="+", metavar="JOB")
-    requeue.add_argument("--reason", default="", help="shown by status until it goes on")
-    add_connection(requeue)
-    requeue.set_defaults(execute=_requeue)
+    for name, shown_by in (("release", "status"), ("requeue", "status until it goes on")):
+        command = add_command(commands, name, _stop)
+        command.add_argument("jobs", nargs="+", metavar="JOB")
+        command.add_argument("--reason", default="", help=f"shown by {shown_by}")
+        add_connection(command)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -118,16 +113,10 @@ def execute(options: argparse.Namespace) -> int:
     return 1 if any(_state(each) == "FAILED" for each in found) else 0
 
 
-def _release(options: argparse.Namespace) -> int:
+def _stop(options: argparse.Namespace) -> int:
     with client_of(options) as client:
-        found = [client.release(job, options.reason) for job in options.jobs]
-    _print(found, options)
-    return 0
-
-
-def _requeue(options: argparse.Namespace) -> int:
-    with client_of(options) as client:
-        found = [client.requeue(job, options.reason) for job in options.jobs]
+        stop = client.release if options.command == "release" else client.requeue
+        found = [stop(job, options.reason) for job in options.jobs]
     _print(found, options)
     return 0
 

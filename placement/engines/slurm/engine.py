@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -12,8 +11,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from urllib.parse import quote
 
 from mltcp.core.errors import MltcpError
@@ -28,17 +25,14 @@ from placement.engines.engine import (
     HostUsed,
     JobHandle,
 )
-from placement.engines.event_queue import EventQueue
-from placement.engines.host_slots import HostSlots
-from placement.engines.job_logs import remove_logs
+from placement.engines.engine_base import EngineBase, file_name
+from placement.engines.slurm.commands import SlurmError, SlurmUnreachableError, slurm
 from placement.engines.slurm.following import FollowedJob, order
-from placement.engines.slurm.held_request import used_outside
+from placement.engines.slurm.jobs import SlurmJob, jobs_of_user
+from placement.engines.slurm.nodes import SlurmNode, nodes_here
 from placement.engines.slurm.states import event_of_node
 from placement.engines.slurm.submission import Submission, mark_of, name_in_slurm, submission
-from placement.engines.slurm.users_jobs import UsersJobs
-from placement.slurm.commands import SlurmError, SlurmUnreachableError, slurm
-from placement.slurm.jobs import SlurmJob, jobs_of_user
-from placement.slurm.reports import SlurmNode, nodes_here
+from placement.engines.slurm.users_jobs import UsersJobs, used_outside
 
 LOOK_S = 1.0
 """How often Slurm is asked about all jobs at once."""
@@ -50,7 +44,6 @@ _NODES_S = 5.0
 _STRAY_S = 30.0
 """How long a Slurm job of this engine may be there that the service does not know, before it is cancelled."""
 
-_LONGEST_NAME = 200
 _NUMBER = re.compile(r"(\d{1,10})(?:;\S*)?")
 
 _ALL = ("Slurm's jobs", "Slurm's nodes")
@@ -58,7 +51,7 @@ _ALL = ("Slurm's jobs", "Slurm's nodes")
 _log = logging.getLogger("mltcp.placement")
 
 
-class SlurmEngine:
+class SlurmEngine(EngineBase[FollowedJob]):
     """Runs jobs under Slurm: one batch job each, on the nodes of its placement, with as many GPUs of each.
 
     Which GPUs of a node they are is Slurm's choice; all of a node are alike to policies. Jobs survive the engine and
@@ -96,40 +89,27 @@ class SlurmEngine:
         silence_s: float = SILENCE_S,
     ) -> None:
         self.nodes = {each.name: each for each in nodes_here().nodes}
-        self._slots = HostSlots({each.name: each.gpus or each.cpus for each in self.nodes.values()})
-        self._logs, self._options, self._python = logs.absolute(), tuple(options), python
+        super().__init__({each.name: each.gpus or each.cpus for each in self.nodes.values()}, logs)
+        self._options, self._python = tuple(options), python
         self._reservation = any(each.partition("=")[0] == "--reservation" for each in options)
         self._log_bytes = log_bytes
         self._uid = os.getuid()
         self._users_jobs = UsersJobs(self.nodes) if users_jobs else None
         self._mark = mark_of(self._logs)
-        self._jobs: dict[str, FollowedJob] = {}
-        self._starting: set[str] = set()
         self._out: dict[str, str] | None = None
         self._used: dict[str, int] = {}
         self._told_used: dict[str, int] = {}
         self._stray_since: dict[int, float] = {}
-        self._events = EventQueue()
-        self._lock = threading.Lock()
         self._look_s, self._silence_s = look_s, silence_s
         self._nodes_at_s = 0.0
         self._complaints: dict[str, str] = {}
-        self._wake, self._closed = threading.Event(), threading.Event()
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="slurm-engine", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def start(self, job: EngineJob, placement: Sequence[HostShare]) -> JobHandle:
         """Submit a job, or find it if it was; see :class:`placement.engines.engine.Engine`."""
-        with self._lock:
-            self._reserve(job, placement)
+        self._reserve(job, placement)
         directory = None
         try:
             if job.held:
@@ -139,8 +119,7 @@ class SlurmEngine:
                 known = self._submitted(job, placement, directory)
         except BaseException as error:
             with self._lock:
-                self._starting.discard(job.id)
-                self._slots.release(job.id)
+                self._free(job.id)
             if isinstance(error, SlurmUnreachableError):
                 raise EngineUnreachableError(f"job {job.id}: {error}") from None
             if isinstance(error, SlurmError):
@@ -155,16 +134,10 @@ class SlurmEngine:
         self._wake.set()
         return followed.handle
 
-    def poll(self, timeout_s: float = 0.0) -> Sequence[EngineEvent]:
-        """The events since the last call; see :class:`placement.engines.engine.Engine`."""
-        return self._events.take(timeout_s)
-
     def stop(self, job_id: str, grace_s: float = 0.0) -> None:
         """Ask a job to stop, and cancel it after the grace; see :class:`placement.engines.engine.Engine`."""
         with self._lock:
-            if job_id not in self._jobs:
-                raise EngineError(f"job {job_id} is not running")
-            job = self._jobs[job_id]
+            job = self._running(job_id)
             at_s = time.monotonic() + grace_s
             job.kill_at_s = at_s if job.kill_at_s is None else min(job.kill_at_s, at_s)
         self._wake.set()
@@ -173,10 +146,6 @@ class SlurmEngine:
         """Give a held job back to Slurm; see :class:`placement.engines.engine.Engine`."""
         if self._users_jobs is not None:
             self._users_jobs.decline(int(reference), why)
-
-    def forget(self, handle: JobHandle) -> None:
-        """Remove the logs of a job that is over; see :class:`placement.engines.engine.Engine`."""
-        remove_logs(self._logs, json.loads(handle.reference)["directory"])
 
     def recover(self, known: Sequence[JobHandle]) -> None:
         """Follow the jobs that an earlier engine submitted; their ends in the meantime are found and reported."""
@@ -194,17 +163,8 @@ class SlurmEngine:
         self._wake.set()
         self._thread.join()
 
-    def _reserve(self, job: EngineJob, placement: Sequence[HostShare]) -> None:
-        if self._closed.is_set():
-            raise EngineError(f"job {job.id}: the engine is closed")
-        if job.id in self._jobs or job.id in self._starting:
-            raise EngineError(f"job {job.id} is running already")
-        self._slots.take(job, placement)
-        self._starting.add(job.id)
-
     def _directory_of(self, job: EngineJob) -> Path:
-        name = quote(job.id, safe="")[:_LONGEST_NAME]
-        directory = self._logs / f"{name}-{quote(job.launch, safe='') or time.time_ns()}"
+        directory = self._logs / f"{file_name(job.id)}-{quote(job.launch, safe='') or time.time_ns()}"
         directory.mkdir(parents=True, exist_ok=True)
         return directory
 
@@ -315,10 +275,9 @@ class SlurmEngine:
 
     def _ended(self, job: FollowedJob, event: EngineEvent) -> None:
         with self._lock:
-            del self._jobs[job.job_id]
+            self._free(job.job_id)
             for what in (f"job {job.job_id}", f"job {job.job_id}, which waits"):
                 self._complaints.pop(what, None)
-            self._slots.release(job.job_id)
         self._events.put(event)
 
     def _cancel_strays(self, listed: Mapping[int, SlurmJob], known: set[int], starting: set[str]) -> None:

@@ -22,10 +22,8 @@ from placement.engines.engine import (
     JobStarted,
     JobStopped,
 )
-from placement.engines.slurm.records import beats, give_up, given_up, has_unseen_end, note_unseen_end
-from placement.engines.slurm.states import event_of_end, gone, own_end, waiting_text
-from placement.slurm.commands import SlurmError, slurm
-from placement.slurm.jobs import (
+from placement.engines.slurm.commands import SlurmError, slurm
+from placement.engines.slurm.jobs import (
     LEFT,
     PLACE_ME,
     WAITING,
@@ -35,6 +33,8 @@ from placement.slurm.jobs import (
     gpu_indices,
     job_numbered,
 )
+from placement.engines.slurm.records import beats, give_up, given_up, has_unseen_end, note_unseen_end
+from placement.engines.slurm.states import event_of_end, gone, own_end, waiting_text
 
 _ASK_AGAIN_S = 2.0
 _CANCEL_AGAIN_S = 30.0

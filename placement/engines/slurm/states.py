@@ -10,10 +10,10 @@ from typing import Any
 from mltcp.core.one_line import one_line
 from placement.engines.engine import EngineEvent, HostBack, HostOut, JobFailed, JobFinished, JobStopped
 from placement.engines.node_process import exit_text
+from placement.engines.slurm.jobs import SlurmEnd, SlurmJob
+from placement.engines.slurm.nodes import SlurmNode
 from placement.engines.slurm.records import FAILURE, ended_status, ended_well
 from placement.engines.slurm.submission import LOG, STOPPED, STOPPED_BADLY
-from placement.slurm.jobs import SlurmEnd, SlurmJob
-from placement.slurm.reports import SlurmNode
 
 _LOST = {
     "NODE_FAIL": "a node failed",

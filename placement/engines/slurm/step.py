@@ -22,18 +22,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from mltcp.core import processes
 from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import MltcpError
 from mltcp.core.owner import Owner
-from placement.engines import leftovers, node, processes, rank
-from placement.engines.bounded_log import LOG_BYTES
-from placement.engines.rank_reports import RankReport, RankReports
+from placement.engines import leftovers
+from placement.engines.launcher import SLOTS, TORCHRUN_LOGS, Launcher, torchrun_options
+from placement.engines.node_messages import RankEnded
 from placement.engines.slurm import records
 
 INSTRUCTION = "MLTCP_SLURM_STEP"
 """The variable with the instruction, in JSON: nodes with their slots in the order of ranks, command, environment."""
-
-SLOTS = "MLTCP_SLOTS"
 
 _SIGNALLED = 128
 _FULL_DISK_S = 600.0
@@ -56,19 +55,14 @@ class _Step:
         self._number = names.index(name)
         self._name = name
         self._count = len(instruction["nodes"][self._number]["slots"])
-        self._directory = Path(instruction["directory"])
-        self._directory.mkdir(parents=True, exist_ok=True)
         self._asked = self._failed = self._ended_by_slurm = False
         self._succeeded = 0
         first_rank = sum(len(each["slots"]) for each in instruction["nodes"][: self._number])
-        task = {
-            "command": instruction["command"],
-            "logs": os.fspath(self._directory),
-            "log_bytes": instruction.get("log_bytes", LOG_BYTES),  # an earlier service may have submitted it
-        }
-        self._reports = RankReports(range(first_rank, first_rank + self._count), task)
+        ranks = range(first_rank, first_rank + self._count)
+        self._launcher = Launcher(Path(instruction["directory"]), self._number, ranks, instruction)
+        self._directory = self._launcher.directory
         # Beside the logs, and not in a temporary directory, which a step that Slurm kills would leave behind.
-        self._torchrun_logs = self._directory / f"{node.TORCHRUN_LOGS}-{self._number}"
+        self._torchrun_logs = self._directory / f"{TORCHRUN_LOGS}-{self._number}"
         self._torchrun: subprocess.Popen[bytes] | None = None
         for number in (signal.SIGURG, signal.SIGTERM):
             signal.signal(number, self._ask_to_stop)
@@ -84,7 +78,6 @@ class _Step:
                 return 1
             self._beat()
             self._torchrun = self._start(self._instruction)
-            self._reports.listen_to(self._torchrun.pid)
             if self._asked:
                 self._torchrun.terminate()
             self._watch(self._torchrun)
@@ -94,7 +87,7 @@ class _Step:
         exited = os.pidfd_open(torchrun.pid)
         with selectors.DefaultSelector() as selector:
             selector.register(exited, selectors.EVENT_READ)
-            selector.register(self._reports, selectors.EVENT_READ)
+            selector.register(self._launcher.reports, selectors.EVENT_READ)
             while all(key.fd != exited for key, _ in selector.select(records.BEAT_S)):
                 self._read_reports()
                 self._beat()
@@ -111,8 +104,7 @@ class _Step:
             # torchrun itself exits with 1 after a signal, or if another node is gone, whatever its ranks did.
             status = 0 if self._succeeded == self._count else 1
         elif status and not self._failed:
-            why = node.last_line(self._directory / node.log_name(self._number))
-            self._write_failure({"rank": None, "status": status, "last_log_line": why})
+            self._write_failure(None, status, self._launcher.last_log_line())
         status = status if status >= 0 else _SIGNALLED - status
         records.note_exit(self._directory, self._number, status, _FULL_DISK_S)
         return status
@@ -120,32 +112,12 @@ class _Step:
     def _start(self, instruction: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         nodes = instruction["nodes"]
         first, count, offset = instruction["ports"]
-        options = {
-            "nnodes": len(nodes),
-            "node-rank": self._number,
-            "nproc-per-node": self._count,
-            "master-addr": instruction["master"],
-            # Jobs on one node have different numbers, and numbers follow each other.
-            "master-port": first + (offset + int(os.environ["SLURM_JOB_ID"])) % count,
-            "max-restarts": 0,
-            "monitor-interval": 0.1,
-            "shutdown-timeout": 300,
-            # Without one torchrun makes a temporary directory, and leaves it behind.
-            "log-dir": self._torchrun_logs,
-        }
-        command = node.torchrun_command(options)
-        environment = {
-            **{"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-            **os.environ,
-            **instruction["environment"],
-            SLOTS: ",".join(map(str, nodes[self._number]["slots"])),
-            rank.REPORTS: self._reports.name,
-            leftovers.LAUNCH: str(Owner.current()),
-        }
-        with open(self._directory / node.log_name(self._number), "ab") as log:
-            return subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+        # Jobs on one node have different numbers, and numbers follow each other.
+        port = first + (offset + int(os.environ["SLURM_JOB_ID"])) % count
+        options = torchrun_options(len(nodes), self._number, self._count, instruction["master"], port)
+        slots = ",".join(map(str, nodes[self._number]["slots"]))
+        environment = {**instruction["environment"], SLOTS: slots}
+        return self._launcher.start(options, self._torchrun_logs, environment, Owner.current())
 
     def _ask_to_stop(self, number: int, _frame: FrameType | None) -> None:
         self._ended_by_slurm |= number == signal.SIGTERM
@@ -165,23 +137,22 @@ class _Step:
             processes.kill_descendants()
 
     def _read_reports(self) -> None:
-        for each in self._reports.take():
+        for each in self._launcher.reports.take():
             self._note(each)
 
-    def _note(self, report: RankReport) -> None:
+    def _note(self, report: RankEnded) -> None:
         self._succeeded += report.status == 0
         if self._succeeded == self._count:
             with suppress(MltcpError):  # at once: it may be killed before torchrun has ended
                 records.note_exit(self._directory, self._number, 0)
         if report.status == 0 or report.signalled or self._asked:
             return
-        last = node.last_line(self._directory / rank.log_name(report.rank))
-        self._write_failure({"rank": report.rank, "status": report.status, "last_log_line": last})
+        self._write_failure(report.rank, report.status, report.last_log_line)
 
-    def _write_failure(self, failure: Mapping[str, Any]) -> None:
+    def _write_failure(self, rank: int | None, status: int, last_log_line: str) -> None:
         if not self._failed:
             self._failed = True
-            document = {"host": self._name, **failure}
+            document = {"host": self._name, "rank": rank, "status": status, "last_log_line": last_log_line}
             with suppress(MltcpError):  # the exit status is what counts
                 write_atomically(
                     self._directory / f"{records.FAILURE}{self._number}.json", json.dumps(document).encode()

@@ -22,7 +22,7 @@ from urllib.parse import quote
 from placement.engines.bounded_log import LOG_BYTES
 from placement.engines.engine import EngineJob, HostShare
 from placement.engines.slurm import records, step
-from placement.slurm.reports import SlurmNode
+from placement.engines.slurm.nodes import SlurmNode
 
 STOPPED, STOPPED_BADLY = 75, 76
 """Exit status of a batch script that was asked to stop: every rank has exited with 0, or not."""

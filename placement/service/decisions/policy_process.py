@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from mltcp.core.errors import MltcpError
-from placement.engines.processes import kill_below
+from mltcp.core.processes import kill_below
 from placement.model.cluster import Cluster
 from placement.policies.schedulers.scheduler import JobView
 

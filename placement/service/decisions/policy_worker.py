@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-from placement.engines.processes import end_with, fork_under_guard
+from mltcp.core.processes import end_with, fork_under_guard
 from placement.policies.schedulers.scheduler import Scheduler
 from placement.service.decisions.policy_process import LENGTH_BYTES, DecisionRequest, PolicyFailure, framed
 

@@ -1,9 +1,9 @@
 import pytest
 
 from bench.compare.approach import parse_policy
-from mltcp.control.aggressiveness import Aggressiveness, Shape
+from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
 from mltcp.core.errors import UsageError
-from mltcp.ebpf.layout import Action, KernelJob, Start
+from mltcp.ebpf.layout import Action, KernelJob
 
 REMAINING = Aggressiveness.of_shape(Shape.REMAINING)
 

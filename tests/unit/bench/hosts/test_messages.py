@@ -19,8 +19,7 @@ from bench.workloads.phases import ComputeChange, PhasedWork, Stretch
 from bench.workloads.place import RankPlace
 from bench.workloads.profile import load
 from bench.workloads.rank import RankFinished, RankProgress, RoundRequest, RoundTime, Standing
-from mltcp.control.aggressiveness import Aggressiveness, Shape
-from mltcp.control.iteration_start import Start
+from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
 from mltcp.ebpf.layout import Action, KernelJob
 
 PLACE = RankPlace(None, "eth0", "10.0.0.1", environment=(("A", "b"),), meeting=("10.0.0.1", 4000))

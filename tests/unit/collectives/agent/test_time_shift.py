@@ -12,15 +12,18 @@ from hypothesis import strategies as st
 
 from collectives.agent import agent as agents
 from collectives.agent.agent import Agent
-from collectives.agent.agent_protocol import Applied, IterationReport, ProfileReport, StreamError
-from collectives.agent.announcements import Announcer, Listener
+from collectives.agent.announcements import (
+    Announcer,
+    Applied,
+    IterationReport,
+    Listener,
+    ProfileReport,
+    StreamError,
+)
 from collectives.agent.iteration_starts import LEAD_NS, IterationStarts
 from collectives.agent.learned_profile import LOOKED_AT, REFINED_BY, LearnedProfile, began_to_send_ns
-from collectives.agent.service_clock import RENEW_S, ServiceClock
-from collectives.agent.time_shift import HELD, LATE, TimeShifts
-from collectives.agent.timetable import EARLY_BY, Timetable
-from collectives.core.gate_settings import GateSettings
-from collectives.core.settings import Settings
+from collectives.agent.time_shift import EARLY_BY, HELD, LATE, RENEW_S, ServiceClock, TimeShifts, Timetable
+from collectives.core.settings import GateSettings, Settings
 from collectives.group.admission import AdmissionControl
 from collectives.recording.operation import GroupLabel, InFlightOperation
 from collectives.recording.records import Iteration, Operation

@@ -5,14 +5,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives.elastic.batch import Batch
-from collectives.elastic.batch_scaling import (
+from collectives.elastic.batches import (
     SAME_FOR_ANY_BATCH,
+    Batch,
     BatchScaling,
+    EpochOrder,
+    StepRange,
     linear_in_batch,
     root_of_batch,
+    step_range,
+    step_seed,
 )
-from collectives.elastic.epoch_order import EpochOrder, StepRange, step_range, step_seed
 from mltcp.core.errors import UsageError
 
 

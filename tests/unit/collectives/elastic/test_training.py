@@ -17,11 +17,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.workloads.elastic.training_job import SampleCounts
-from collectives.elastic.batch_scaling import linear_in_batch
-from collectives.elastic.checkpoints.checkpoint_directory import progress_of
+from collectives.elastic.batches import EpochOrder, linear_in_batch, step_range, step_seed
+from collectives.elastic.checkpoints.checkpoint_directory import CheckpointsInUse, RunLock, progress_of
 from collectives.elastic.checkpoints.header import CheckpointError, Segment, encoded, read_header, stored_file
-from collectives.elastic.checkpoints.run_lock import CheckpointsInUse, RunLock
-from collectives.elastic.epoch_order import EpochOrder, step_range, step_seed
 from collectives.elastic.journal import read_journal
 from collectives.elastic.training import ElasticTraining, Stopped
 from mltcp.core.errors import MltcpError, UsageError

@@ -14,10 +14,9 @@ from torch import nn
 
 import collectives
 from bench.lab.programs import gate_process
-from collectives.core.gate_settings import GateSettings
+from collectives.core.settings import GateSettings
 from collectives.gate import gate as gates
-from collectives.gate.channel import GateChannel
-from collectives.gate.gate import GATED, Gate
+from collectives.gate.gate import GATED, Gate, GateChannel
 from collectives.group import job
 from collectives.group.admission import AdmissionControl
 from collectives.recording.operation import GroupLabel, InFlightOperation

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.distributed import AllreduceOptions, ReduceOp
 
-from collectives.group.integer_average import is_integer_average
+from collectives.group.payload import is_integer_average
 
 
 def options(operation):

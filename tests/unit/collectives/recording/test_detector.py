@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives.recording.detection.boundary import Boundary, PastOperation
 from collectives.recording.detection.detector import IterationDetector
 from collectives.recording.detection.operation_pattern import find_pattern
+from collectives.recording.detection.repetition import Boundary, PastOperation
 from collectives.recording.detection.step_cycle import LARGEST_HISTORY
 
 PAUSE_NS = 50_000_000

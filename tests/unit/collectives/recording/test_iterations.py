@@ -10,9 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from collectives.recording.detection.boundary import Boundary, PastOperation
 from collectives.recording.detection.detector import IterationDetector
-from collectives.recording.detection.repetition import BrokenCycles, repetition
+from collectives.recording.detection.repetition import Boundary, BrokenCycles, PastOperation, repetition
 from collectives.recording.detection.step_cycle import LARGEST_HISTORY, StepCycle
 from collectives.recording.operation import GroupLabel, InFlightOperation
 from collectives.recording.recorder import Recorder

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from collectives.core import notices
-from collectives.recording.profile_file import ProfileFile
+from collectives.recording.demand import ProfileFile
 from mltcp.core.errors import MltcpError
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import collectives
 from collectives.group.torch_version import all_gather_single, reduce_scatter_single
-from collectives.recording.traffic import REDUCE_SEGMENT_BYTES, sent_bytes
+from collectives.recording.records import REDUCE_SEGMENT_BYTES, sent_bytes
 from mltcp.pacing.tcp_info import tcp_info
 from tests.unit.collectives.ranks import run_ranks
 

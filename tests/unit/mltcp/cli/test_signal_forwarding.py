@@ -11,14 +11,14 @@ import textwrap
 
 import pytest
 
-from mltcp.cli.signal_forwarding import SignalForwarding
+from mltcp.cli.program import SignalForwarding
 from mltcp.core.errors import NotAvailableError
 
 WRAPPER = """
 import os, sys
-from mltcp.cli import signal_forwarding
-from mltcp.cli.signal_forwarding import SignalForwarding
-signal_forwarding.ONE_AFTER_THE_OTHER_S = 3 if "patient" in sys.argv else 0
+from mltcp.cli import program
+from mltcp.cli.program import SignalForwarding
+program.ONE_AFTER_THE_OTHER_S = 3 if "patient" in sys.argv else 0
 with SignalForwarding() as signals:
     if "early" in sys.argv:
         print("early", flush=True); input()

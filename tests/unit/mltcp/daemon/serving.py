@@ -8,7 +8,7 @@ from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.daemon.descriptors.workers import DescriptorWorkers
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job_manager import JobManager
-from mltcp.daemon.jobs.limits import Limits
+from mltcp.daemon.jobs.job_table import Limits
 from mltcp.daemon.jobs.registered_cgroups import RegisteredCgroups
 from mltcp.daemon.mechanisms.socket import SocketMechanism
 from mltcp.daemon.service.requests import RequestHandler, send_event

@@ -13,7 +13,7 @@ import pytest
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.descriptors.workers import MOST_OF_USER
-from mltcp.daemon.jobs.limits import Limits
+from mltcp.daemon.jobs.job_table import Limits
 from mltcp.pacing.tcp_info import descriptors
 from tests.eventually import eventually
 from tests.unit.mltcp.daemon.serving import NOBODY, serving

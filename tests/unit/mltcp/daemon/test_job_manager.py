@@ -7,9 +7,9 @@ from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job import FinishedIteration, Job
 from mltcp.daemon.jobs.job_manager import JobManager
-from mltcp.daemon.jobs.outside_changes import OutsideChanges
 from mltcp.daemon.jobs.registered_cgroups import RegisteredCgroups
 from mltcp.daemon.mechanisms.ebpf import EbpfMechanism
+from mltcp.daemon.mechanisms.outside_changes import OutsideChanges
 from mltcp.daemon.mechanisms.socket import SocketMechanism
 from mltcp.daemon.mechanisms.tc import TcMechanism
 from mltcp.ebpf.congestion_controls import Controls
@@ -26,7 +26,7 @@ class LoadedControls:
 def mechanisms():
     ebpf, tc, plain = (
         EbpfMechanism(LoadedControls(), "mltcp_reno", OutsideChanges()),
-        TcMechanism(None, 0.002, OutsideChanges()),
+        TcMechanism([], None, None, None, OutsideChanges()),
         SocketMechanism(),
     )
     yield ebpf, tc, plain

@@ -5,9 +5,8 @@ import pytest
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.daemon.jobs import job_table
-from mltcp.daemon.jobs.job import Job
+from mltcp.daemon.jobs.job import Job, Peer
 from mltcp.daemon.jobs.job_table import CLASS_STEP, FIRST_NUMBER, LAST_NUMBER, JobTable
-from mltcp.daemon.jobs.peer import Peer
 
 ROOT, ALICE, BOB = Peer(1, 0, 0), Peer(2, 1000, 1000), Peer(3, 1001, 1001)
 MOST = (LAST_NUMBER - FIRST_NUMBER) // CLASS_STEP + 1

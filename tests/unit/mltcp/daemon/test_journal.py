@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mltcp.core.errors import MltcpError
-from mltcp.daemon.journal.changes import ControlChange, change_from, document_of
-from mltcp.daemon.journal.journal import Journal
-from mltcp.daemon.journal.restore import restore
+from mltcp.daemon.journal import ControlChange, Journal, change_from, document_of, restore
 from mltcp.pacing.tc.qdisc_change import QdiscChange
 from mltcp.pacing.tc.qdiscs import SavedQdisc
 from tests.unit.mltcp.daemon.serving import NOBODY
@@ -83,7 +81,7 @@ def test_changes_of_another_boot_are_passed_over(path):
 def test_a_journal_that_lives_is_not_given_to_a_second(path):
     with Journal.locked(path):
         program = (
-            "import sys; from pathlib import Path; from mltcp.daemon.journal.journal import Journal\n"
+            "import sys; from pathlib import Path; from mltcp.daemon.journal import Journal\n"
             f"with Journal.locked(Path({str(path)!r})): pass"
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from mltcp.daemon.jobs.job import PAUSE_FLOWS
-from mltcp.daemon.mechanisms.kernel_flow_counters import KernelFlowCounters
+from mltcp.daemon.mechanisms.flow_counters import KernelFlowCounters
 from mltcp.ebpf.layout import FlowCounts
 from mltcp.pacing.sock_diag import FlowKey
 

@@ -14,8 +14,8 @@ from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.jobs import job_table
-from mltcp.daemon.jobs.limits import Limits
-from mltcp.daemon.jobs.peer import Peer
+from mltcp.daemon.jobs.job import Peer
+from mltcp.daemon.jobs.job_table import Limits
 from mltcp.daemon.service import log
 from mltcp.daemon.service.user_share import UserShare
 from tests.unit.mltcp.daemon.serving import NOBODY, serving

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mltcp.core.errors import MltcpError, UsageError
-from mltcp.daemon.service import scrape_server
+from mltcp.daemon.service import metrics
 from mltcp.daemon.service.metrics import (
     DAEMON_METRICS,
     INTERFACE_METRICS,
@@ -95,7 +95,7 @@ def test_the_page_lists_exactly_these_metrics():
 def scrapes(**limits):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in limits.items():
-            patch.setattr(scrape_server, name, value)
+            patch.setattr(metrics, name, value)
         server = serve("127.0.0.1:0", lambda: status(job()))
         try:
             yield server
@@ -121,14 +121,14 @@ def is_over(connection):
 def test_scrapers_that_do_not_end_their_requests_delay_nobody_and_take_one_thread():
     with scrapes(LONGEST_S=600.0) as server, ExitStack() as stack:
         threads = threading.active_count()
-        slow = [stack.enter_context(connect(server)) for _ in range(3 * scrape_server.MOST_CONNECTIONS)]
+        slow = [stack.enter_context(connect(server)) for _ in range(3 * metrics.MOST_CONNECTIONS)]
         for each in slow:
             with suppress(ConnectionError):  # an old one has given way
                 each.send(b"GET /metrics HTTP/1.1\r\nX: ")
         for _ in range(4):
             scrape(server)
         assert threading.active_count() <= threads
-        assert len(server._scrapes) <= scrape_server.MOST_CONNECTIONS
+        assert len(server._scrapes) <= metrics.MOST_CONNECTIONS
         assert is_over(slow[0])
 
 

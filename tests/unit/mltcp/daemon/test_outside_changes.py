@@ -4,11 +4,9 @@ import pytest
 
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.daemon.client.status import DaemonStatus
-from mltcp.daemon.jobs.job import Job
+from mltcp.daemon.jobs.job import Job, Peer
 from mltcp.daemon.jobs.job_table import JobTable
-from mltcp.daemon.jobs.outside_changes import KEPT, OutsideChanges
-from mltcp.daemon.jobs.peer import Peer
-from mltcp.daemon.mechanisms.flow_settings_watch import FlowSettingsWatch, being_set
+from mltcp.daemon.mechanisms.outside_changes import KEPT, FlowSettingsWatch, OutsideChanges, being_set
 from mltcp.daemon.service.status_builder import StatusBuilder
 
 USUAL, OTHER = {"congestion control": "mltcp_reno"}, {"congestion control": "bbr"}

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from mltcp.core.cgroups import cgroup_root, name_of_cgroup
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.daemon.client.client import CgroupRegistration, Client
 from mltcp.daemon.client.protocol import DeniedError
-from mltcp.daemon.jobs.peer import Peer
+from mltcp.daemon.jobs.job import Peer
 from mltcp.daemon.jobs.registered_cgroups import STATE_FILE, RegisteredCgroup, RegisteredCgroups
-from mltcp.ebpf.cgroups import name_of_cgroup
 from mltcp.ebpf.congestion_controls import Controls
-from mltcp.ebpf.mounts import cgroup_root
 from tests.unit.mltcp.daemon.serving import serving
 from tests.unit.mltcp.daemon.test_limits import as_nobody
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltcp.daemon.service.toml_lines import line_of
+from mltcp.daemon.service.configuration import line_of
 
 TEXT = '''\
 # a comment with = and [x]

@@ -9,8 +9,7 @@ from mltcp.cli.main import main
 from mltcp.core.errors import NotAvailableError
 from mltcp.ebpf import build
 from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, control_object
-from mltcp.ebpf.kernel_fit import KERNEL_STRUCTURES, missing
-from mltcp.ebpf.kernel_types import KernelTypes, has_tx_start_hook
+from mltcp.ebpf.kernel_types import KERNEL_STRUCTURES, KernelTypes, has_tx_start_hook, missing
 from mltcp.ebpf.libbpf import BpfError
 
 HEADER = (build.HEADERS / "kernel.bpf.h").read_text()

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.engines.engine import EngineError, EngineJob, HostShare
-from placement.engines.host_slots import HostSlots
-from placement.engines.hosts import Host, hosts_from_document, load_hosts
-from placement.engines.ports import Ports
+from placement.engines.engine_base import HostSlots
+from placement.engines.hosts import Host, Ports, hosts_from_document, load_hosts
 
 HOST = {"name": "a", "address": "10.0.0.1", "interface": "eth0"}
 

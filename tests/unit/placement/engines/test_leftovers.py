@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from mltcp.core import processes
 from mltcp.core.owner import Owner
-from placement.engines import leftovers, processes
+from placement.engines import leftovers
 
 PATIENCE_S = 60
 
@@ -82,7 +83,7 @@ def test_a_cgroup_ends_with_all_that_is_below_it():
 GUARDED = textwrap.dedent(
     """
     import os, subprocess, sys, time
-    from placement.engines import processes
+    from mltcp.core import processes
     processes.fork_under_guard()
     text = "import os, time; os.fork() and exit(); os.setsid(); print(os.getpid(), flush=True); time.sleep(9e4)"
     subprocess.run([sys.executable, "-c", text])
@@ -122,7 +123,7 @@ def test_a_guard_ends_what_forks_without_end(tmp_path):
     bomb = tmp_path / "bomb"
     bomb.write_text(BOMB)
     bomb.chmod(0o755)
-    text = "import os, sys; from placement.engines import processes; processes.fork_under_guard(); "
+    text = "import os, sys; from mltcp.core import processes; processes.fork_under_guard(); "
     guard = subprocess.Popen([sys.executable, "-c", f"{text}os.execv(sys.argv[1], sys.argv[1:])", bomb])
     deadline_s = time.monotonic() + PATIENCE_S
     while len(list(tmp_path.glob("bomb.*"))) < 20:

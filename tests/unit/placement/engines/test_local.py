@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from mltcp.core import processes
 from mltcp.core.errors import UsageError
-from placement.engines import processes, running_job
+from placement.engines import running_job
 from placement.engines.engine import (
     EngineError,
     EngineJob,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from placement.engines.node_messages import (
     LONGEST_BYTES,
     Beat,
-    Hello,
     HostMessageError,
+    LauncherHello,
     NodeEnded,
     NodeStarted,
     RankEnded,
@@ -19,7 +19,7 @@ from placement.engines.node_messages import (
 )
 
 MESSAGES = [
-    Hello("b0071d", 4026531836),
+    LauncherHello("b0071d", 4026531836),
     Beat(),
     NodeStarted(),
     RankEnded(3, -9, True, "its last words"),

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.lab.programs import gate_process
-from collectives.gate import channel as gate_channel
+from collectives.gate import gate as gate_channel
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.trusted_directory import UnsafeDirectoryError

@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import pytest
 
+from mltcp.core.processes import boot_id, pid_namespace, start_ticks
 from placement.client.agent_stream import AgentStream
 from placement.client.client import Client, RefusedError, ServiceError
-from placement.engines.processes import boot_id, pid_namespace, start_ticks
 from placement.service.context import ServiceRules
 from placement.service.drift import ALLOWANCE
 from placement.service.protocol import placement_pb2 as pb

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives.agent.timetable import Timetable
+from collectives.agent.time_shift import Timetable
 from mltcp.core.delay import Delay
 from placement.service.drift import ALLOWANCE, APPLY_WITHIN_NS, RETIMED, IterationTiming, JobTimelines
 

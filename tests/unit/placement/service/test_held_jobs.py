@@ -6,7 +6,7 @@ import pytest
 
 from placement.client.client import Client
 from placement.engines.engine import EngineError, HeldJob, HostUsed, JobFinished, JobHandle, JobsHeld
-from placement.engines.event_queue import EventQueue
+from placement.engines.engine_base import EventQueue
 from placement.service.protocol import placement_pb2 as pb
 from tests.unit.placement.service.serving import eventually, serving
 

@@ -11,7 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from placement.client.client import Client, RefusedError, ServiceError
-from placement.engines.job_logs import remove_logs
+from placement.engines.engine_base import remove_logs
 from placement.service import servicer
 from placement.service.context import ServiceRules
 from placement.service.protocol import connection, pages

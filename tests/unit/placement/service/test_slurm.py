@@ -7,8 +7,8 @@ import pytest
 
 from bench.lab.slurm_cluster import SlurmCluster, missing
 from bench.soak.slurm_trial import TrialPlan, run_trial
-from placement import slurm as slurm_files
 from placement.client.client import Client, ServiceError
+from placement.engines import slurm as slurm_files
 from placement.engines.slurm.engine import SlurmEngine
 from placement.service.protocol import placement_pb2 as pb
 from tests.slurm_environment import enter

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from bench.lab.slurm_cluster import SlurmCluster, missing
-from placement import slurm as slurm_files
 from placement.client.client import Client
+from placement.engines import slurm as slurm_files
 from placement.engines.slurm import engine as slurm_engine
 from placement.engines.slurm import following
 from placement.engines.slurm.engine import SlurmEngine

@@ -1,6 +1,6 @@
 """The use of queues over periods in which packets of 64 KiB can tell it."""
 
-from mltcp.pacing.tc.queue_use import MOST_SAMPLES, QueueUse, QueueUseMeter
+from mltcp.pacing.tc.rate_split import MOST_SAMPLES, QueueUse, QueueUseMeter
 
 PACKET = 65536
 

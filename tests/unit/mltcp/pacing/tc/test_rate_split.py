@@ -2,8 +2,7 @@
 
 import pytest
 
-from mltcp.pacing.tc.queue_use import QueueUse
-from mltcp.pacing.tc.rate_split import RateSplit
+from mltcp.pacing.tc.rate_split import QueueUse, RateSplit
 
 QUEUES = range(1, 5)
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from placement.engines.slurm.held_request import LeftToSlurmError, NotYetError, held_request, used_outside
-from placement.slurm.jobs import HeldSlurmJob
-from placement.slurm.reports import SlurmNode
+from placement.engines.slurm.jobs import HeldSlurmJob
+from placement.engines.slurm.nodes import SlurmNode
+from placement.engines.slurm.users_jobs import LeftToSlurmError, NotYetError, held_request, used_outside
 
 NOW_S = 1_800_000_000.0
 

@@ -7,11 +7,11 @@ import pytest
 
 from mltcp.core.errors import MltcpError
 from placement.engines.engine import HostBack, HostOut, JobFailed, JobFinished, JobStopped
+from placement.engines.slurm.jobs import SlurmEnd, SlurmJob
+from placement.engines.slurm.nodes import SlurmNode, nodes_in
 from placement.engines.slurm.records import note_exit
 from placement.engines.slurm.states import event_of_end, event_of_node, own_end, waiting_text
 from placement.engines.slurm.submission import STOPPED
-from placement.slurm.jobs import SlurmEnd, SlurmJob
-from placement.slurm.reports import SlurmNode, nodes_in
 
 
 def test_a_job_that_waits_says_why():

@@ -9,9 +9,9 @@ import pytest
 
 from placement.engines.engine import EngineJob, HostShare
 from placement.engines.slurm import step
+from placement.engines.slurm.nodes import SlurmNode
 from placement.engines.slurm.records import give_up
 from placement.engines.slurm.submission import STOPPED, STOPPED_BADLY, mark_of, name_in_slurm, submission
-from placement.slurm.reports import SlurmNode
 
 NODES = {
     f"n{number}": SlurmNode(f"n{number}", 4, 64, "IDLE", address=f"10.0.0.{number}") for number in range(1, 4)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bench.lab.slurm_cluster import SlurmCluster, missing
-from placement import slurm as slurm_files
+from placement.engines import slurm as slurm_files
 from placement.engines.engine import (
     EngineError,
     EngineJob,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.engines.processes import start_ticks
+from mltcp.core.processes import start_ticks
 from placement.model.cluster import Cluster, Gpu, Server, Switch
 from placement.model.throughput_table import TableModel, TableTimes, published_table
 from placement.policies.schedulers.registry import named_scheduler

@@ -1,1 +1,0 @@
-"""The journal of changes to the host, and how they are undone."""

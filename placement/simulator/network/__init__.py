@@ -1,0 +1,1 @@
+"""Models of networks, packet by packet or window by window."""

@@ -1,0 +1,224 @@
+"""The windows of Reno, CUBIC and DCTCP as in Linux 6.18, with MLTCP's hooks: growth, reduction, first window.
+
+Not modelled: HyStart, the gradual reduction of PRR, undo after spurious losses.
+"""
+
+from __future__ import annotations
+
+from placement.model.compiled import compiled
+from placement.simulator.network.laws.state import HZ, LOSS, NEVER, Record
+
+RENO, CUBIC, DCTCP = range(3)
+START_KERNEL, START_AVOID, START_KEEP, START_PROBE = range(4)
+INITIAL_CWND, PROBE_CWND, SMALLEST_CWND = 10, 4, 2
+ALPHA_ONE = 1024
+QUEUED = 1 + 1 / 8
+
+_CUBIC_C = 0.4
+_RECENT_JIFFIES = HZ // 32
+
+
+@compiled
+def _add(flow: Record, per_packet: int, acked: int) -> None:
+    """tcp_cong_avoid_ai(): one packet more for every `per_packet` acknowledged."""
+    if flow.count >= per_packet:
+        flow.count = 0
+        flow.cwnd += 1
+    flow.count += acked
+    if flow.count >= per_packet:
+        added = flow.count // per_packet
+        flow.count -= added * per_packet
+        flow.cwnd += added
+
+
+@compiled
+def _begin_epoch(flow: Record, jiffy: int, acked: int) -> None:
+    flow.epoch, flow.ack_count, flow.tcp_cwnd = jiffy, acked, flow.cwnd
+    if flow.last_max <= flow.cwnd:
+        flow.k, flow.origin = 0.0, flow.cwnd
+    else:
+        flow.k, flow.origin = ((flow.last_max - flow.cwnd) / _CUBIC_C) ** (1 / 3), flow.last_max
+
+
+@compiled
+def _cubic_count(flow: Record, jiffy: int) -> None:
+    """The acknowledgements for one packet more on the way to the cubic target."""
+    offset = (jiffy - flow.epoch + 1) / HZ - flow.k
+    change = int(_CUBIC_C * abs(offset) ** 3)
+    target = flow.origin - change if offset < 0 else flow.origin + change
+    flow.cubic_count = flow.cwnd // (target - flow.cwnd) if target > flow.cwnd else 100 * flow.cwnd
+    if flow.last_max == 0:
+        flow.cubic_count = min(20, flow.cubic_count)
+
+
+@compiled
+def _befriend(flow: Record) -> None:
+    """The TCP-friendly region: at least as fast as Reno with CUBIC's decrease would be."""
+    delta = (flow.cwnd * 15) >> 3
+    while flow.ack_count > delta:
+        flow.ack_count -= delta
+        flow.tcp_cwnd += 1
+    if flow.tcp_cwnd > flow.cwnd:
+        flow.cubic_count = min(flow.cubic_count, flow.cwnd // (flow.tcp_cwnd - flow.cwnd))
+    flow.cubic_count = max(flow.cubic_count, 2)
+
+
+@compiled
+def _update_cubic(flow: Record, acked: int, now: float) -> None:
+    """bictcp_update()"""
+    jiffy = int(now * HZ)
+    flow.ack_count += acked
+    if flow.last_cwnd == flow.cwnd and jiffy - flow.last_jiffy <= _RECENT_JIFFIES:
+        return
+    if flow.epoch == NEVER or jiffy != flow.last_jiffy:
+        flow.last_cwnd, flow.last_jiffy = flow.cwnd, jiffy
+        if flow.epoch == NEVER:
+            _begin_epoch(flow, jiffy, acked)
+        _cubic_count(flow, jiffy)
+    _befriend(flow)
+
+
+@compiled
+def _avoid(law: Record, flow: Record, acked: int, now: float) -> None:
+    if law.base == CUBIC:
+        _update_cubic(flow, acked, now)
+        _add(flow, flow.cubic_count, acked)
+    else:
+        _add(flow, flow.cwnd, acked)
+
+
+@compiled
+def _scaled(law: Record, flow: Record, acked: int) -> int:
+    """mltcp_scaled(): F * acked, rounded down; the fraction is carried. F below 1 acts if there is or was a queue."""
+    f = min(flow.factor, law.increase) if law.increase > 0 else flow.factor
+    if f == 1.0 or (f < 1.0 and not flow.queued):
+        return acked
+    flow.carry += acked * f
+    whole = int(flow.carry)
+    flow.carry -= whole
+    return whole
+
+
+@compiled
+def grow(law: Record, flow: Record, acked: int, now: float) -> None:
+    """The increase of so many acknowledged packets, if the window is what limits the flow."""
+    limited = flow.left > 0
+    if flow.cwnd >= flow.ssthresh or flow.holds:
+        if limited:
+            _avoid(law, flow, _scaled(law, flow, acked), now)
+    elif limited or 2 * flow.in_flight > flow.cwnd:
+        grown = min(acked, flow.ssthresh - flow.cwnd)
+        flow.cwnd += grown
+        if acked > grown:
+            _avoid(law, flow, acked - grown, now)
+
+
+@compiled
+def _base_ssthresh(law: Record, flow: Record) -> int:
+    if law.base == CUBIC:
+        flow.last_max = (flow.cwnd * 1741) >> 11 if flow.cwnd < flow.last_max else flow.cwnd
+        flow.epoch = NEVER
+        reduced = (flow.cwnd * 717) >> 10
+    elif law.base == DCTCP and flow.signal != LOSS:
+        reduced = flow.cwnd - ((flow.cwnd * flow.alpha) >> 11)
+    else:
+        reduced = flow.cwnd >> 1
+    return max(SMALLEST_CWND, reduced)
+
+
+@compiled
+def reduce(law: Record, flow: Record) -> None:
+    """The base's decrease; the part of it that is lost is divided by 1 - d + d * max(1, F) (mltcp_decreased())."""
+    reduced = _base_ssthresh(law, flow)
+    if law.decrease > 0 and flow.factor > 1 and reduced < flow.cwnd:
+        lost = (flow.cwnd - reduced) / (1 - law.decrease + law.decrease * flow.factor) + flow.lost_carry
+        flow.lost_carry = lost - int(lost)
+        reduced = flow.cwnd - int(lost)
+    flow.ssthresh = reduced
+    flow.cwnd = min(flow.cwnd, reduced)
+    flow.count = 0
+
+
+@compiled
+def time_out(law: Record, flow: Record) -> None:
+    """A retransmission time-out: slow start from one packet."""
+    flow.ssthresh = _base_ssthresh(law, flow)
+    flow.cwnd, flow.count = 1, 0
+    flow.last_max, flow.epoch, flow.last_cwnd, flow.cubic_count = 0, NEVER, 0, 0
+
+
+@compiled
+def observe_marks(flow: Record, now: float, rtt: float) -> None:
+    """DCTCP's alpha, once a window (dctcp_update_alpha())."""
+    if now < flow.window_end:
+        return
+    fade = flow.alpha >> 4
+    flow.alpha -= fade if fade else flow.alpha
+    if flow.window_marked > 0:
+        share = min(1.0, flow.window_marked / max(flow.window_acked, 1e-9))
+        flow.alpha = min(ALPHA_ONE, flow.alpha + int(share * (ALPHA_ONE >> 4)))
+    flow.window_acked = flow.window_marked = 0.0
+    flow.window_end = now + rtt
+
+
+@compiled
+def restart(flow: Record, idle: float, rto: float) -> None:
+    """tcp_cwnd_restart(): after an idle period above the time-out, halve the window for every time-out in it."""
+    flow.kept_cwnd = flow.cwnd
+    flow.ssthresh = max(flow.ssthresh, (flow.cwnd >> 1) + (flow.cwnd >> 2))
+    least = min(INITIAL_CWND, flow.cwnd)
+    cwnd = flow.cwnd
+    left = idle - rto
+    while left > 0 and cwnd > least:
+        cwnd >>= 1
+        left -= rto
+    flow.cwnd = max(cwnd, least)
+
+
+@compiled
+def transmission_starts(
+    law: Record, flow: Record, is_new_iteration: bool, is_recognised: bool, idle: float, now: float
+) -> None:
+    """CA_EVENT_TX_START: shift CUBIC's epoch by the idle time, and set an iteration's first window (mltcp_event())."""
+    if law.base == CUBIC and flow.epoch != NEVER and idle > 0:
+        flow.epoch = min(int(now * HZ), flow.epoch + int(idle * HZ))
+    kept = flow.kept_cwnd
+    flow.kept_cwnd = 0
+    if not is_new_iteration:
+        return
+    flow.looks, flow.holds = 1, 0
+    if not is_recognised:
+        return
+    if law.start == START_PROBE:
+        flow.cwnd = min(PROBE_CWND, flow.cwnd)
+        flow.epoch = NEVER
+    elif law.start == START_KEEP:
+        flow.cwnd = max(flow.cwnd, kept)
+        flow.ssthresh = min(flow.ssthresh, flow.cwnd)
+
+
+@compiled
+def look(law: Record, flow: Record, is_recognised: bool, rtt: float, shortest: float) -> None:
+    """Whether there is a queue, and (START_AVOID) whether an iteration begins in one of others (mltcp_look())."""
+    clear = max(shortest, flow.start_rtt)
+    is_queue = int(rtt > shortest * QUEUED)
+    if flow.looks:
+        flow.began_queued = is_queue
+    flow.queued = max(is_queue, flow.began_queued)
+    if rtt < 2 * clear:
+        flow.holds = 0
+    if not flow.looks:
+        return
+    flow.looks = 0
+    if is_recognised and law.start == START_AVOID and flow.start_rtt > 0:
+        flow.holds = int(rtt >= 2 * clear)
+    if flow.start_rtt == 0 or rtt < flow.start_rtt:
+        flow.start_rtt = rtt
+    else:
+        flow.start_rtt += (rtt - flow.start_rtt) / 8
+
+
+@compiled
+def is_time_out(flow: Record) -> bool:
+    """Whether a loss can only be found by the time-out: too few packets in flight for duplicate acknowledgements."""
+    return flow.signal == LOSS and flow.cwnd < PROBE_CWND

@@ -1,1 +1,0 @@
-"""Reads clusters and jobs from Slurm, and writes clusters as Slurm's configuration."""
