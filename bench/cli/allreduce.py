@@ -46,7 +46,7 @@ _LOCAL_RANKS = 2
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``allreduce`` to the commands."""
-    command = add_command(commands, "allreduce", _EXAMPLES, execute)
+    command = add_command(commands, "allreduce", execute, _EXAMPLES)
     add = command.add_argument
     add(
         "--backends", default="gloo,mltcp", metavar="LIST", help="backends to interleave (default gloo,mltcp)"

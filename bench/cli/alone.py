@@ -38,7 +38,7 @@ given again. docs/alone.md explains the cells and the columns.
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``alone`` to the commands."""
-    command = add_command(commands, "alone", _EXAMPLES, execute)
+    command = add_command(commands, "alone", execute, _EXAMPLES)
     add = command.add_argument
     add("--cells", metavar="NAME,...", help="some of the table (default all); `list` shows them")
     add(

@@ -45,7 +45,7 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``contend`` and ``bulk`` to the commands."""
-    command = add_command(commands, "contend", _CONTEND_EXAMPLES, _contend)
+    command = add_command(commands, "contend", _contend, _CONTEND_EXAMPLES)
     add_jobs(command, policies=_CONTEND_POLICIES, iterations=80, repeat=3)
     add_link(command)
     add = command.add_argument
@@ -98,7 +98,7 @@ examples:
 
 def _add_bulk(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``bulk`` to the commands."""
-    command = add_command(commands, "bulk", _BULK_EXAMPLES, _bulk)
+    command = add_command(commands, "bulk", _bulk, _BULK_EXAMPLES)
     add_jobs(command, policies="reno,mltcp_reno,cubic,mltcp_cubic,dctcp,mltcp_dctcp", iterations=40, repeat=3)
     command.set_defaults(jobs="")
     # Options of `contend` that this command does not have.

@@ -58,7 +58,7 @@ _FACTS_WIDTH = 110
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``contention`` to the commands."""
-    command = add_command(commands, "contention", _EXAMPLES, execute)
+    command = add_command(commands, "contention", execute, _EXAMPLES)
     add = command.add_argument
     add(
         "--jobs",

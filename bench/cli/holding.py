@@ -48,7 +48,7 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``holding`` to the commands."""
-    command = add_command(commands, "holding", _EXAMPLES, execute)
+    command = add_command(commands, "holding", execute, _EXAMPLES)
     option(command, "--policies", _POLICIES, "congestion controls to try")
     option(command, "--mismatch", "0,1,2,3,5", "differences of the periods in percent", "P,P,...")
     option(command, "--jobs", 2, "jobs on the link", "N")

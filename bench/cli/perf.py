@@ -53,7 +53,7 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``perf`` to the commands."""
-    command = add_command(commands, "perf", _EXAMPLES, execute)
+    command = add_command(commands, "perf", execute, _EXAMPLES)
     role = command.add_mutually_exclusive_group(required=True)
     role.add_argument("-s", "--server", action="store_true", help="serve tests, several at a time")
     role.add_argument("-c", "--client", metavar="HOST", help="run a test against the server at HOST")

@@ -36,7 +36,7 @@ the published one, which --table of mltcp-placement reads.
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``sensitivity`` to the commands."""
-    command = add_command(commands, "sensitivity", _EXAMPLES, execute)
+    command = add_command(commands, "sensitivity", execute, _EXAMPLES)
     add = command.add_argument
     add("--policies", default=_POLICIES, help=f"congestion controls, a table for each (default {_POLICIES})")
     add("--models", default="", metavar="M,...", help="some of the table (default all)")

@@ -31,7 +31,7 @@ before.
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``soak`` and ``slurm`` to the commands."""
-    command = add_command(commands, "soak", _SOAK_EXAMPLES, _soak)
+    command = add_command(commands, "soak", _soak, _SOAK_EXAMPLES)
     add = command.add_argument
     add("--minutes", type=float, default=5.0, metavar="N", help="default %(default)s")
     add("--fault-every", type=float, default=6.0, metavar="S", help="mean seconds between faults (default 6)")
@@ -105,7 +105,7 @@ or accounting and the service do not agree.
 
 def _add_slurm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``slurm`` to the commands."""
-    command = add_command(commands, "slurm", _SLURM_EXAMPLES, _slurm)
+    command = add_command(commands, "slurm", _slurm, _SLURM_EXAMPLES)
     plan = TrialPlan()
     add = command.add_argument
     add("--jobs", type=int, default=plan.jobs, metavar="N", help="default %(default)s")

@@ -44,10 +44,17 @@ def add_subcommands(
 def add_command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
     name: str,
-    examples: str,
     execute: Callable[[argparse.Namespace], int],
+    examples: str | None = None,
 ) -> argparse.ArgumentParser:
-    """Add the parser of a sub-command that ends its help with examples, as they are written."""
+    """Add a command, whose arguments the caller adds.
+
+    Args:
+        commands: to which it is added.
+        name: of the command.
+        execute: runs it with its arguments, and returns the exit status.
+        examples: the end of its help, printed as it is.
+    """
     command = commands.add_parser(name, epilog=examples, formatter_class=argparse.RawDescriptionHelpFormatter)
     command.set_defaults(execute=execute)
     return command

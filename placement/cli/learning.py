@@ -51,7 +51,7 @@ if the command is given again.
 
 
 def _add_learn(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = add_command(commands, "learn", _LEARN_EXAMPLES, learn)
+    command = add_command(commands, "learn", learn, _LEARN_EXAMPLES)
     command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="for the policy")
     add_run_arguments(command, "0.4:0.8")
     command.add_argument(
@@ -138,7 +138,7 @@ _STEPS = 300_000
 
 
 def _add_learn_published(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = add_command(commands, "learn-published", _PUBLISHED_EXAMPLES, learn_published)
+    command = add_command(commands, "learn-published", learn_published, _PUBLISHED_EXAMPLES)
     command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="for the policy")
     add_run_arguments(command, "at-once")
     command.add_argument(
@@ -208,7 +208,7 @@ mean completion time relative to that of the first rule, with a 95 % stratified 
 
 
 def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = add_command(commands, "evaluate", _EVALUATE_EXAMPLES, evaluate)
+    command = add_command(commands, "evaluate", evaluate, _EVALUATE_EXAMPLES)
     command.add_argument("checkpoints", type=Path, nargs="+", metavar="FILE", help="policy.npz of learn")
     command.add_argument(
         "--seeds", default="40:90", metavar="A:B", help="of the traces (default %(default)s)"

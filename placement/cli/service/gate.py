@@ -9,7 +9,7 @@ from pathlib import Path
 from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
 from mltcp.core.signals import stop_signals
-from placement.cli.command import add_command
+from mltcp.core.subcommands import add_command
 from placement.cli.service.listening import print_listening, read_token
 from placement.cli.simulation.arguments import add_contention, contention_of
 

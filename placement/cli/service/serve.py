@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import BINARY_SIZES, parse_number, parse_rate_bps, parse_size_bytes
+from mltcp.core.subcommands import add_command
 from placement.cassini.drift import THRESHOLD
-from placement.cli.command import add_command
 from placement.cli.service.listening import print_listening
 from placement.engines.bounded_log import LOG_BYTES, SMALLEST_LOG_BYTES
 from placement.model.throughput_table import COMBINATIONS

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mltcp.core.one_line import one_line
-from placement.cli.command import add_command
+from mltcp.core.subcommands import add_command
 from placement.cli.service.arguments import (
     add_connection,
     client_of,

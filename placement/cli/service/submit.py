@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import parse_number
-from placement.cli.command import add_command
+from mltcp.core.subcommands import add_command
 from placement.cli.service.arguments import add_connection, client_of, places_text, print_json, print_table
 from placement.client.client import Client
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from mltcp.core.errors import UsageError
 from mltcp.core.json_files import read_json
 from mltcp.core.quantities import parse_rate_bps
-from placement.cli.command import add_command
+from mltcp.core.subcommands import add_command
 from placement.engines.slurm.cluster import cluster_document, cluster_here, node_lines, switches_of
 from placement.engines.slurm.nodes import nodes_here, nodes_in
 from placement.engines.slurm.topology_files import switches_in_file, topology_conf, topology_yaml

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from mltcp.core.demand import Demand, load
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import parse_rate_bps, with_si_prefix
+from mltcp.core.subcommands import add_command
 from placement.cassini.circle import ANGLES, TOLERANCE, Circles
 from placement.cassini.compatibility import CircleGroup, LinkFit, fit_link
-from placement.cli.command import add_command
 from placement.experiments.console import open_console
 from placement.traces.sets import load as load_set
 from placement.traces.sets import names as set_names

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mltcp.core.errors import UsageError
-from placement.cli.command import add_command
+from mltcp.core.subcommands import add_command
 from placement.cli.simulation.arguments import (
     TOOL,
     add_output,

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placement.cli.command import add_command
+from mltcp.core.subcommands import add_command
 from placement.experiments.console import open_console
 from placement.experiments.fit import Constant, Fit, fit, read_measurements
 

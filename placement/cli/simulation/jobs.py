@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mltcp.core.errors import UsageError, shown
-from placement.cli.command import add_command
+from mltcp.core.subcommands import add_command
 from placement.cli.simulation import async_jobs, contention, deadline_jobs
 from placement.cli.simulation.arguments import add_output, add_processes
 

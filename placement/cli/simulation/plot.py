@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mltcp.core.errors import UsageError
-from placement.cli.command import add_command
+from mltcp.core.subcommands import add_command
 from placement.experiments.ada_srsf import AllReduceJobs, load
 from placement.experiments.comparison import PolicyComparison
 from placement.experiments.run_journal import read_journal

@@ -15,8 +15,8 @@ from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.demand import demand_document
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import with_si_prefix
+from mltcp.core.subcommands import add_command
 from placement.cassini.capture import BIN_NS, Captured, captured
-from placement.cli.command import add_command
 from placement.experiments.console import open_console
 from placement.experiments.service_profile import MOST_CYCLES, WARM_UP_CYCLES, ServiceProfile
 from placement.experiments.service_profile import profile as service_profile

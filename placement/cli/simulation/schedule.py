@@ -8,7 +8,7 @@ from typing import Any
 
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import check_names
-from placement.cli.command import add_command
+from mltcp.core.subcommands import add_command
 from placement.cli.simulation.arguments import add_output, parse_seeds
 from placement.experiments.cassini import ALL, Gain, PhasedJobs, gains_of, traces_of
 from placement.experiments.comparison import ComparisonPlan, PolicyComparison, run_plans

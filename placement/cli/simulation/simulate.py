@@ -11,7 +11,7 @@ from typing import Any
 
 from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.errors import UsageError
-from placement.cli.command import add_command
+from mltcp.core.subcommands import add_command
 from placement.cli.simulation.arguments import TOOL, add_setting, check_seed, setting_of
 from placement.experiments.ada_srsf import print_outcome
 from placement.experiments.simulation import PolicyName, Simulation, SimulationModel, run_simulation

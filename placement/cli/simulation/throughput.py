@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import parse_number
-from placement.cli.command import add_command
+from mltcp.core.subcommands import add_command
 from placement.experiments.console import open_console
 from placement.experiments.worker_throughput import (
     METHODS,
