@@ -139,7 +139,7 @@ def play(
     for begin in range(0, len(seeds), _AT_ONCE):
         some = seeds[begin : begin + _AT_ONCE]
         episodes = Episodes(settings, len(some))
-        check_gpus(checkpoint, episodes)
+        check_fits(checkpoint, episodes)
         player = look_ahead_of(episodes, checkpoint) if looks_ahead else _alone(checkpoint)
         for number, seed in enumerate(some):
             episodes.reset(number, seed)
@@ -152,7 +152,7 @@ def play(
     return [found[seed] for seed in seeds]
 
 
-def check_gpus(checkpoint: Checkpoint, episodes: Episodes) -> None:
+def check_fits(checkpoint: Checkpoint, episodes: Episodes) -> None:
     """Refuse a checkpoint that reads or gives other numbers.
 
     Raises:

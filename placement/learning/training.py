@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from mltcp.core.errors import UsageError
 from placement.learning.environment import HIGHEST
 from placement.learning.episodes import Episodes, EpisodeSettings, kind_names
-from placement.learning.evaluation import check_gpus
+from placement.learning.evaluation import check_fits
 from placement.learning.lessons import Lessons, Tell, watch
 from placement.learning.training_folder import TrainingFolder, TrainingSettings
 from placement.policies.schedulers.contention.learned.checkpoint import (
@@ -66,7 +66,7 @@ def train(
     """
     torch.set_num_threads(1)
     if guide is not None:
-        check_gpus(guide, Episodes(replace(episodes, jobs=1), 1))
+        check_fits(guide, Episodes(replace(episodes, jobs=1), 1))
     described = _description(episodes, settings) | {"guide": guide.digest if guide else None}
     kept = TrainingFolder(folder, described)
     runs = ContentionRuns(Episodes(episodes, settings.runs), settings.first_seed + kept.traces)

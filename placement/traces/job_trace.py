@@ -86,7 +86,7 @@ def check_countable(job: Job, place: str) -> None:
         raise fault(place, "iterations", reason, expected)
 
 
-def check_gpus(trace: JobTrace, cluster: Cluster) -> None:
+def check_fits(trace: JobTrace, cluster: Cluster) -> None:
     """Check that every job could run on the cluster if it were alone there.
 
     Raises:

@@ -29,7 +29,7 @@ from placement.experiments.ada_srsf import (
 )
 from placement.experiments.comparison import ComparisonPlan, PolicyComparison
 from placement.experiments.simulation import PolicyName, Setting, SimulationModel, parse_policies
-from placement.traces.job_trace import JOBS, SCALES, check_gpus, scaled
+from placement.traces.job_trace import JOBS, SCALES, check_fits, scaled
 from placement.traces.read import FORMATS, read
 from placement.traces.trace import left_out_document, tell_left_out
 
@@ -131,7 +131,7 @@ def plan_of_arguments(options: argparse.Namespace) -> ComparisonPlan[AllReduceJo
         setting.check(policy)
     entries = _fresh(options, setting) if options.trace is None else _read(options)
     for entry in entries:
-        check_gpus(entry.trace, setting.cluster)
+        check_fits(entry.trace, setting.cluster)
     return plan_of(policies, entries, setting, baseline)
 
 

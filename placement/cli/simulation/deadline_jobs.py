@@ -34,11 +34,9 @@ from placement.experiments.console import open_console
 from placement.experiments.deadline_jobs import SWEEPS, DeadlineJobs, Sweep, run_trace
 from placement.model.throughput import BETWEEN_BYTES_PER_S, INSIDE_BYTES_PER_S, RingAllReduce
 from placement.policies.schedulers.registry import NAMES
-from placement.simulator.rates.response.settings import NODES
-from placement.simulator.rates.run import check_gpus
-from placement.simulator.rates.timed_job import GPUS, RatesSettings
+from placement.simulator.rates.timed_job import GPUS, NODES, RatesSettings
 from placement.traces.deadlines import WORKLOADS, DrsMix, read
-from placement.traces.trace import left_out_document, tell_left_out
+from placement.traces.trace import check_gpus, left_out_document, tell_left_out
 
 DEFAULT_POLICIES = "drs,norm,edf,fifo,themis-batch"
 _MOST_S = 10**8

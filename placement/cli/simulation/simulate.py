@@ -18,7 +18,7 @@ from placement.experiments.simulation import PolicyName, Simulation, SimulationM
 from placement.experiments.workers import Workers
 from placement.policies.catalogue import TAKES_KAPPA, placement_names
 from placement.simulator.outcome import Outcome
-from placement.traces.job_trace import check_gpus
+from placement.traces.job_trace import check_fits
 from placement.traces.read import FORMATS, read
 from placement.traces.trace import tell_left_out
 
@@ -124,7 +124,7 @@ def simulation_of(options: argparse.Namespace) -> Simulation:
     setting.check(policy)
     trace = read(options.trace, options.format)
     tell_left_out(TOOL, trace)
-    check_gpus(trace, setting.cluster)
+    check_fits(trace, setting.cluster)
     return Simulation(trace, policy, setting, options.seed)
 
 

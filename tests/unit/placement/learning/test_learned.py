@@ -10,7 +10,7 @@ import pytest
 from mltcp.core.errors import UsageError
 from placement.cli import main as cli
 from placement.learning.episodes import Episodes, EpisodeSettings, kind_names, row
-from placement.learning.evaluation import check_gpus, estimate, play
+from placement.learning.evaluation import check_fits, estimate, play
 from placement.learning.lessons import watch
 from placement.model.throughput_table import TableModel, published_table
 from placement.policies.schedulers.contention.learned.checkpoint import (
@@ -221,10 +221,10 @@ def test_a_file_that_is_no_checkpoint(tmp_path, capsys):
 def test_a_checkpoint_of_another_shape():
     checkpoint = drawn(RUNS)
     with pytest.raises(UsageError, match="checkpoint: steps: expected 143, got 127"):
-        check_gpus(checkpoint, Episodes(replace(RUNS, stops=True), 1))
+        check_fits(checkpoint, Episodes(replace(RUNS, stops=True), 1))
     other = replace(RUNS, rounds=RoundsSettings(TableModel(TABLE), nodes=5))
     with pytest.raises(UsageError, match="checkpoint: nodes: expected 5, got 4"):
-        check_gpus(checkpoint, Episodes(other, 1))
+        check_fits(checkpoint, Episodes(other, 1))
 
 
 def test_evaluate_prints_ratios_to_the_first_rule(tmp_path, capsys):

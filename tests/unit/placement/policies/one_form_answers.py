@@ -22,6 +22,7 @@ np.dtype = dtype
 
 from placement.cli.main import main  # noqa: E402
 from placement.model.cluster import Cluster  # noqa: E402
+from placement.policies.schedulers.registry import named_scheduler  # noqa: E402
 from placement.policies.schedulers.scheduler import JobView  # noqa: E402
 from placement.policies.slot_pool import SlotPool, SlotRequest  # noqa: E402
 from placement.service.decisions.policy import parse_policy  # noqa: E402
@@ -48,11 +49,11 @@ def decided(name):
         )
         for n in range(6)
     ]
-    return parse_policy(name).whole_jobs.candidates(Cluster.star(2, 2), 0, jobs)
+    return named_scheduler(name).candidates(Cluster.star(2, 2), 0, jobs)
 
 
 def chosen(name):
-    pool, policy = SlotPool(), parse_policy(name).compiled
+    pool, policy = SlotPool(), parse_policy(name).chooser
     pool.add([2, 2], [0, 0])
     return pool.choose(policy.rule, policy.kappa, SlotRequest(2))
 

@@ -11,7 +11,7 @@ from placement.model.cluster import Cluster, Gpu, Server
 from placement.model.job import Job
 from placement.model.table_reader import Source
 from placement.traces import csv, job_trace
-from placement.traces.job_trace import PUBLISHED, JobTrace, check_gpus
+from placement.traces.job_trace import PUBLISHED, JobTrace, check_fits
 from placement.traces.read import FORMATS, guess, read
 
 DATA = Path(__file__).parents[1] / "data"
@@ -134,8 +134,8 @@ def test_traces_that_cannot_be():
 
 
 def test_a_trace_that_fits():
-    check_gpus(job_trace.fresh(0), Cluster.star(16, 4))
-    check_gpus(job_trace.fresh(0), Cluster.star(8, 4))
+    check_fits(job_trace.fresh(0), Cluster.star(16, 4))
+    check_fits(job_trace.fresh(0), Cluster.star(8, 4))
     assert job_trace.fresh(0).seconds_per_simulated_s == Fraction(1)
 
 
@@ -143,17 +143,17 @@ def test_a_job_larger_than_the_cluster():
     text = "job_id,arrival_s,num_gpus,iterations,model\n0,9,1,1,lstm\n5,1,17,1,lstm\n"
     trace = csv.parse(Source.decode(text.encode(), "t.csv"))
     with pytest.raises(UsageError) as caught:
-        check_gpus(trace, Cluster.star(4, 4))
+        check_fits(trace, Cluster.star(4, 4))
     assert str(caught.value) == "t.csv:3: num_gpus: job 5 wants 17 GPUs; expected the cluster's 16 or less"
-    check_gpus(trace, Cluster.star(5, 4))
+    check_fits(trace, Cluster.star(5, 4))
 
 
 def test_a_job_with_more_memory_than_the_gpus():
     servers = (Server("a", (Gpu(4526),) * 2), Server("b", (Gpu(4527), Gpu(4000))))
     cluster = Cluster(servers)
-    check_gpus(JobTrace("t", (job(0, 1, "vgg16"), job(1, 4, "lstm"))), cluster)
+    check_fits(JobTrace("t", (job(0, 1, "vgg16"), job(1, 4, "lstm"))), cluster)
     with pytest.raises(UsageError) as caught:
-        check_gpus(JobTrace("t", (job(0, 2, "vgg16"),)), cluster)
+        check_fits(JobTrace("t", (job(0, 2, "vgg16"),)), cluster)
     message = str(caught.value)
     assert message.startswith("t: train_mem_mb: job 0 (vgg16) wants 4527 MB on each of its GPUs (2)")
     assert "of 4 GPUs 1 have that much, the largest has 4527 MB" in message
