@@ -248,11 +248,13 @@ class EngineJobs:
             for job in list(self._registry.jobs.values()):
                 if job.spec.elastic and self._runs(job):
                     with suppress(MltcpError, TimeoutError):
-                        await asyncio.wait_for(self.requeue(job, ENGINE_STOPPED), _CLOSE_S)
+                        async with asyncio.timeout(_CLOSE_S):
+                            await self.requeue(job, ENGINE_STOPPED)
             self._none_stops.clear()
             if self._any_stops():
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._none_stops.wait(), self._context.rules.grace_s + _CLOSE_S)
+                    async with asyncio.timeout(self._context.rules.grace_s + _CLOSE_S):
+                        await self._none_stops.wait()
         await asyncio.to_thread(self._runner.close)
 
     async def _launch(self, job: JobRecord) -> None:

@@ -123,7 +123,8 @@ class ServiceOperations:
             except Exception:  # so that later jobs are forgotten nevertheless
                 _log.exception("jobs that are over were not forgotten")
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._has_ended.wait(), FORGET_EVERY_S)
+                async with asyncio.timeout(FORGET_EVERY_S):
+                    await self._has_ended.wait()
                 await asyncio.sleep(FORGET_AFTER_S)
             self._has_ended.clear()
 

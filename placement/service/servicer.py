@@ -343,7 +343,8 @@ class PlacementServicer(pb_grpc.PlacementServicer):
 
     async def _hello(self, caller: Caller, messages: AsyncIterator[pb.AgentMessage]) -> AgentSession:
         try:
-            first = await asyncio.wait_for(anext(aiter(messages), None), _HELLO_S)
+            async with asyncio.timeout(_HELLO_S):
+                first = await anext(aiter(messages), None)
         except TimeoutError:
             raise invalid("hello", f"expected within {_HELLO_S:g} s, got nothing") from None
         if first is None or not first.HasField("hello"):

@@ -153,7 +153,8 @@ class JobScheduling(Dispatcher):
         while True:
             due_s = self._due_s()
             try:
-                await asyncio.wait_for(self._wake.wait(), due_s)
+                async with asyncio.timeout(due_s):
+                    await self._wake.wait()
             except TimeoutError:
                 self._causes.append("a round began" if self._round_ns else "time passed")
             self._wake.clear()

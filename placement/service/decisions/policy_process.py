@@ -132,7 +132,8 @@ class PolicyProcess:
         async with self._asking:
             process = self._ready()
             try:
-                document = await asyncio.wait_for(_exchange(process, request), limit_s)
+                async with asyncio.timeout(limit_s):
+                    document = await _exchange(process, request)
             except TimeoutError:
                 self._replace(process)
                 raise PolicyFailure(
@@ -181,7 +182,8 @@ class PolicyProcess:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
         try:
-            await asyncio.wait_for(self._load(process), LOAD_S)
+            async with asyncio.timeout(LOAD_S):
+                await self._load(process)
         except PolicyFailure as failure:
             self._load_failure = failure
         except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError):
@@ -236,7 +238,8 @@ async def _end(process: Process) -> None:
         with suppress(OSError):  # the pipe is broken: nobody reads from it any more
             await process.stdin.wait_closed()
     try:
-        await asyncio.wait_for(process.wait(), _KILL_S)
+        async with asyncio.timeout(_KILL_S):
+            await process.wait()
     except TimeoutError:
         kill_below(process.pid)
         process.kill()

@@ -50,6 +50,28 @@ def test_a_decision_that_fails_is_logged_and_the_next_one_is_made(caplog, error)
     assert str(error) in caplog.text
 
 
+def test_a_service_that_is_stopped_as_something_happens_ends():
+    """`asyncio.wait_for` of Python 3.11 would lose the cancellation, and the service would never stop."""
+
+    class InRounds(JobScheduling):
+        def _due_s(self):
+            return 3600
+
+    scheduling, _ = scheduling_of(SimpleNamespace(jobs={}), InRounds)
+
+    async def stop_at_a_change():
+        loop = asyncio.create_task(scheduling.run())
+        for _ in range(5):  # until it waits
+            await asyncio.sleep(0)
+        scheduling.capacity_changed("j was queued")
+        loop.cancel()
+        _, running = await asyncio.wait({loop}, timeout=10)
+        loop.cancel()
+        return not running
+
+    assert asyncio.run(stop_at_a_change())
+
+
 def test_jobs_that_are_over_are_forgotten():
     jobs = {name: JobRecord(0, pb.Job(id=name), None, pb.PLACED) for name in ("ended", "pruned")}
     registry = SimpleNamespace(jobs={"ended": replace(jobs["ended"], state=pb.ENDED)})
