@@ -7,6 +7,7 @@ The packages are read from the sources, so the first picture shows the tree as i
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,7 @@ def packages() -> Figure:
     arrow("bench", "collectives", 6.4)
     arrow("bench", "placement", 11.2)
     arrow("collectives", "placement", 6.4, ": placement.client, only when it is used", linestyle="--")
-    arrow("placement", "mltcp", 6.4, ": mltcp.core only")
+    arrow("placement", "mltcp", 6.4, ": mltcp.core; the simulated network mltcp.control, too")
     arrow("bench", "mltcp", 2.75, left=True)
     arrow("collectives", "mltcp", 3.1)
     axes.text(
@@ -128,15 +129,26 @@ def _package_row(axes: Axes, package: str, y: float) -> None:
     colour = PACKAGE_COLOURS[package]
     axes.text(0.2, y + 0.1, package, fontsize=12, weight="bold", color=colour, va="center")
     axes.text(0.2, y - 0.17, PURPOSE[package], fontsize=7, color=MUTED, va="center")
-    layers = LAYERS[package]
+    layers = [layer for layer in LAYERS[package] if (ROOT / package / layer).is_dir()]
     left, right = 3.4, 10.7 if package == "collectives" else 11.9
     step = (right - left) / len(layers)
     for number, layer in enumerate(layers):
-        files = [path for path in (ROOT / package / layer).rglob("*.py") if "_pb2" not in path.name]
-        modules = sum(path.name != "__init__.py" for path in files)
-        text = f"{modules} modules"
+        modules = _modules(package, layer)
+        text = f"{modules} module{'' if modules == 1 else 's'}"
         box = Box(left + step * (number + 0.5), y, step - 0.07, 0.62, layer, text, colour)
         draw_box(axes, box, 5.5 if len(layers) > 12 else 6.5 if len(layers) > 8 else 9.5)
+
+
+def _modules(package: str, layer: str) -> int:
+    files = [path for path in (ROOT / package / layer).rglob("*.py") if "_pb2" not in path.name]
+    return sum(path.name != "__init__.py" for path in files)
+
+
+def facts() -> str:
+    """What the picture of the packages says; it is in the picture's file, and a test compares it with the sources."""
+    rows = {package: {layer: _modules(package, layer) for layer in LAYERS[package]} for package in PACKAGES}
+    arrows = {f"{source} -> {target}": count for (source, target), count in sorted(_counts().items())}
+    return json.dumps({**rows, **arrows})
 
 
 def _counts() -> dict[tuple[str, str], int]:
@@ -248,7 +260,8 @@ def main(arguments: list[str]) -> None:
     assert set(PACKAGES) == set(PACKAGE_COLOURS)
     for name, draw in PICTURES.items():
         with mpl.rc_context(STYLE):
-            draw().savefig(folder / f"architecture_{name}.png", dpi=150, metadata={"Software": None})
+            metadata = {"Software": None, "Description": facts() if name == "packages" else None}
+            draw().savefig(folder / f"architecture_{name}.png", dpi=150, metadata=metadata)
 
 
 if __name__ == "__main__":

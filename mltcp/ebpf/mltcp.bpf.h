@@ -14,7 +14,7 @@
 
 /*
  * START_LOOK: the window while the others' queue lasts. The share of the link that a job takes while it begins and another
- * one ends decides how far jobs of different periods hold, and what it costs (mltcp/control/window_model/holding.py).
+ * one ends decides how far jobs of different periods hold, and what it costs (placement/simulator/network/laws/holding.py).
  */
 #define LOOK_CWND 2
 

@@ -9,6 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from placement.policies.schedulers.contention.rounds_scheduler import RoundsScheduler
+from placement.policies.schedulers.contention.rule import RULES as ROUNDS_RULES
+from placement.policies.schedulers.deadlines.rules import RULES as DEADLINE_RULES
+from placement.policies.schedulers.deadlines.scheduler import DeadlineScheduler
+from placement.policies.schedulers.registry import SCHEDULERS, named_scheduler
+from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS, JsqChunk, ResponseScheduler
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("mltcp", "collectives", "placement", "bench")
 
@@ -231,6 +238,43 @@ def test_every_sub_package_has_its_layer():
         root = ROOT.joinpath(*package.split("."))
         folders = {path.parent.name for path in root.glob("*/__init__.py")}
         assert set(layers) >= folders - {"profiles"}, package
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_class_of_a_package_has_the_name_of_another(package):
+    places = {}
+    for name, path in modules().items():
+        if lies_in(name, [package]):
+            tree = ast.walk(ast.parse(path.read_text()))
+            classes = {node.name for node in tree if isinstance(node, ast.ClassDef) and node.name[0] != "_"}
+            for each in classes:
+                places.setdefault(each, []).append(name)
+    assert {each: where for each, where in places.items() if len(where) > 1} == {}
+
+
+def test_a_scheduler_has_one_implementation():
+    """A name is a row of one table of rules, which one class carries out, or it is a class of its own."""
+    tables = {
+        DeadlineScheduler: DEADLINE_RULES,
+        ResponseScheduler: RESPONSE_SCHEDULERS,
+        RoundsScheduler: ROUNDS_RULES,
+    }
+    names = [name for table in tables.values() for name in table]
+    assert len(names) == len({*names})
+    for scheduler, table in tables.items():
+        assert {type(named_scheduler(name)) for name in table} <= {scheduler, JsqChunk}
+    own = SCHEDULERS.keys() - {*names}
+    assert len({type(named_scheduler(name)) for name in own}) == len(own)
+
+
+def test_the_picture_of_the_packages_is_that_of_the_sources():
+    pytest.importorskip("matplotlib")
+    from PIL import Image
+
+    from docs.draw_architecture import facts
+
+    with Image.open(ROOT / "docs" / "pictures" / "architecture_packages.png") as picture:
+        assert picture.text["Description"] == facts(), "python -m docs.draw_architecture"
 
 
 def test_no_files_import_each_other():
