@@ -1,5 +1,6 @@
 """The local engine with real torchruns on this machine: jobs that end, fail, are stopped, and leave nothing behind."""
 
+import getpass
 import json
 import os
 import secrets
@@ -118,7 +119,10 @@ def test_nothing_temporary_is_left_of_a_job(engine, temporary):
     engine.start(EngineJob("j", shell(f"ls {temporary}"), 2), BOTH)
     assert end_of(engine, "j") == JobFinished("j")
     engine.close()
-    assert list(temporary.iterdir()) == []
+    left = {path.name for path in temporary.iterdir()}
+    assert left <= {f"torchinductor_{getpass.getuser()}"}, (
+        "but for torch's own cache, which it makes at times"
+    )
 
 
 def test_a_rank_that_fails_is_named_with_its_last_words_and_takes_the_others_along(engine):
