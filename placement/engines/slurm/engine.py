@@ -126,7 +126,8 @@ class SlurmEngine(EngineBase[FollowedJob]):
                 raise EngineError(f"job {job.id}: {error}") from None
             raise
         followed = FollowedJob(
-            job.id, known.id, known.name, known.comment, directory, tuple(placement), known.uid
+            *(job.id, known.id, known.name, known.comment, directory, tuple(placement), known.uid),
+            known.restarts,
         )
         with self._lock:
             self._starting.discard(job.id)

@@ -64,6 +64,7 @@ class FollowedJob:
         directory: of its logs.
         placement: the slots that it has.
         uid: the account whose job it is in Slurm; None: the handle of an earlier version does not say.
+        restarts: how often Slurm had put it back before it was placed; None: as with `uid`.
         kill_at_s: when it is cancelled that is asked to stop now; None: it is not to stop.
     """
 
@@ -74,6 +75,7 @@ class FollowedJob:
     directory: Path | None
     placement: tuple[HostShare, ...] = ()
     uid: int | None = None
+    restarts: int | None = None
     kill_at_s: float | None = None
     has_started: bool = False
     _seen: SlurmJob | None = None
@@ -100,6 +102,7 @@ class FollowedJob:
             None if directory is None else Path(directory),
             tuple(HostShare(host, tuple(slots)) for host, slots in reference["placement"]),
             reference.get("uid", os.getuid() if directory is not None else None),
+            reference.get("restarts"),
         )
 
     @property
@@ -112,6 +115,7 @@ class FollowedJob:
             "directory": None if self.directory is None else os.fspath(self.directory),
             "placement": [[share.host, list(share.slots)] for share in self.placement],
             "uid": self.uid,
+            "restarts": self.restarts,
         }
         return JobHandle(self.job_id, json.dumps(reference))
 
@@ -228,8 +232,10 @@ class FollowedJob:
         return own_end(self.directory, len(self.placement), self.kill_at_s is not None)
 
     def _is_requeued(self, seen: SlurmJob) -> bool:
-        """Whether Slurm has begun to run it and put it back."""
-        return self.directory is not None and seen.restarts > 0
+        """Whether Slurm has begun to run it and put it back, be it between two looks."""
+        if self.directory is not None:
+            return seen.restarts > 0
+        return self.restarts is not None and seen.restarts > self.restarts
 
     def leave(self, why: str) -> None:
         """Take it out of Slurm so that it is started again, elsewhere or here; a user's own is held there again."""

@@ -72,7 +72,7 @@ def relevant():
 
 @pytest.mark.slow
 def test_there_are_compiled_functions():
-    assert {"simulator/exact/loop.py", "policies/communication.py", "model/state.py"} <= {*relevant()}
+    assert {"simulator/exact/simulation.py", "policies/communication.py", "model/state.py"} <= {*relevant()}
 
 
 @pytest.mark.parametrize("name", relevant())

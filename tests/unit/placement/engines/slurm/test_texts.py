@@ -137,13 +137,13 @@ def programs(tmp_path, monkeypatch):
 
 
 def test_a_comment_ends_no_job_of_anybody(around, tmp_path, monkeypatch):
-    monkeypatch.setattr(engine_module, "_STRAY_S", 0.0)
     mark = mark_of(tmp_path)
     with running(tmp_path) as (engine, told):
         own = number_of(
             engine.start(job("a", WAIT, tmp_path / "on", tmp_path / "enough"), [HostShare("n1", (0,))])
         )
         told.start("a")
+        monkeypatch.setattr(engine_module, "_STRAY_S", 0.0)
         bystander = by_nobody(around, "--job-name=thesis", "--nodelist=n2")
         numbers = [own, bystander]
         for number, text in (
