@@ -40,7 +40,7 @@ def watch_slurm_service(site: SlurmSite) -> Watch:
         with site.client() as client:
             return slots_given_twice(client)
 
-    return Watch("slurm service", site.service.availability, ask)
+    return Watch("slurm service", site.service.availability, ask, pid=lambda: site.service.pid)
 
 
 class HeldJobs(Watch):

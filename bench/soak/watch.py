@@ -9,10 +9,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import RLock
 
 from bench.lab.programs import ServiceProcess
 from mltcp.core.errors import MltcpError
+from mltcp.core.quantities import NS_PER_S
 from placement.client.client import Client as ServiceClient
 
 # -- programs under test -----------------------------------------------------------------------------------------------
@@ -126,6 +128,7 @@ class Watch(threading.Thread):
         ask: asks once; returns what is wrong with the answer. It raises MltcpError if there is none.
         every_s: seconds between two questions.
         longest_s: an answer must come within this time; None: `LONGEST_S`.
+        pid: of the program now, whose waiting for a processor is told of a slow answer; None: nobody's is.
     """
 
     def __init__(
@@ -135,6 +138,7 @@ class Watch(threading.Thread):
         ask: Callable[[], list[str]],
         every_s: float = 0.1,
         longest_s: float | None = None,
+        pid: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(name=f"watch-{name}", daemon=True)
         self.breaches: list[str] = []
@@ -145,6 +149,7 @@ class Watch(threading.Thread):
         self._ask = ask
         self._every_s = every_s
         self._longest_s = LONGEST_S if longest_s is None else longest_s
+        self._pid = pid
         self._ending = threading.Event()
 
     def run(self) -> None:
@@ -157,6 +162,7 @@ class Watch(threading.Thread):
         before = self._availability.moment
         if before is None:
             return
+        waited_s = self._cpu_wait_s()
         began_s = time.monotonic()
         wrong: list[str] = []
         try:
@@ -172,8 +178,19 @@ class Watch(threading.Thread):
         if took_s > self._longest_s:
             back_s = self._availability.back_for_s - took_s
             self.breaches.append(
-                f"{self._program}: a status took {took_s:.1f} s, {back_s:.1f} s after its return"
+                f"{self._program}: a status took {took_s:.1f} s, {back_s:.1f} s after its return; "
+                f"meanwhile its threads waited {self._cpu_wait_s() - waited_s:.1f} s for a processor"
             )
+
+    def _cpu_wait_s(self) -> float:
+        """For how long the program's threads have waited for a processor, by /proc/PID/task/TID/schedstat."""
+        if self._pid is None:
+            return 0.0
+        total_ns = 0
+        for path in Path(f"/proc/{self._pid()}/task").glob("*/schedstat"):
+            with suppress(OSError):  # the thread has ended
+                total_ns += int(path.read_text().split()[1])
+        return total_ns / NS_PER_S
 
     def end(self) -> None:
         """End the thread after the question that is under way."""

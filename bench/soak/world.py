@@ -181,7 +181,7 @@ def watch_service(world: World) -> Watch:
         with ServiceClient(world.service.address, timeout_s=_TIMEOUT_S) as client:
             return slots_given_twice(client)
 
-    return Watch("service", world.service.availability, ask)
+    return Watch("service", world.service.availability, ask, pid=lambda: world.service.pid)
 
 
 # -- faults: kills and stops of the programs, interfaces that go and come back, ranks that die -------------------------
