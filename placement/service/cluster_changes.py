@@ -48,7 +48,8 @@ class ClusterChanges:
 
     async def register_servers(self, servers: Sequence[pb.Server]) -> int:
         """Register servers, and return the number of new ones. Raises `RequestError`."""
-        self._context.check_accepts("servers")
+        if {each.name for each in servers} - {each.name for each in self._registry.servers}:
+            self._context.check_accepts("servers")
         added = self._registry.add_servers(servers)
         for number in added:
             save_server(self._context.store, number, self._registry.servers[number])
@@ -59,7 +60,8 @@ class ClusterChanges:
 
     async def register_links(self, links: Sequence[pb.Link]) -> int:
         """Register uplinks, and return the number of new ones. Raises `RequestError`."""
-        self._context.check_accepts("links")
+        if {each.switch for each in links} - {each.switch for each in self._registry.links}:
+            self._context.check_accepts("links")
         added = self._registry.add_links(links)
         for number in added:
             save_link(self._context.store, number, self._registry.links[number])

@@ -126,7 +126,10 @@ def main() -> None:
     """Work for the daemon at the socket, and on the map (-1: none), that the arguments name."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, which the daemon gets too
     number, map_number = (int(each) for each in sys.argv[1:3])
-    with socket.socket(fileno=number) as daemon:
+    with (
+        socket.socket(fileno=number) as daemon,
+        suppress(BrokenPipeError, ConnectionResetError),
+    ):  # it has ended
         Worker(daemon, None if map_number < 0 else BpfMap(map_number)).run()
 
 

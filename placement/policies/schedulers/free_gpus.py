@@ -25,12 +25,17 @@ class FreeGpus:
     """
 
     def __init__(self, cluster: Cluster, held: Mapping[str, Sequence[int]]) -> None:
+        from placement.policies.schedulers.deadlines.decide import take  # compiled: slow to import
+
         owners = gpu_owners(cluster, held)
         self.sizes = tuple(len(server.gpus) for server in cluster.servers)
         self._by_node: list[list[int]] = [[] for _ in cluster.servers]
         for gpu, (node, _) in enumerate(cluster.gpus):
             if gpu not in owners:
                 self._by_node[node].append(gpu)
+        self._take = take
+        self._left = np.array(self.counts, np.int64)
+        self._taken = np.zeros_like(self._left)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -48,14 +53,17 @@ class FreeGpus:
         Returns:
             Their numbers, ascending; None, and nothing is taken, if there is no room.
         """
-        from placement.policies.schedulers.deadlines.decide import take  # compiled: slow to import
-
-        left = np.array(self.counts, np.int64)
-        taken = np.zeros_like(left)
-        return self.take_of(taken.tolist()) if take(left, gpus, int(cross_node), taken) else None
+        if not self._take(self._left, gpus, int(cross_node), self._taken):
+            return None
+        return self._lowest(self._taken.tolist())
 
     def take_of(self, counts: Iterable[int]) -> tuple[int, ...]:
         """Take so many GPUs of each node, which it has, the lowest numbers first; returns their numbers, ascending."""
+        found = self._lowest(counts)
+        self._left = np.array(self.counts, np.int64)
+        return found
+
+    def _lowest(self, counts: Iterable[int]) -> tuple[int, ...]:
         taken: list[int] = []
         for node, count in enumerate(counts):
             taken += self._by_node[node][:count]

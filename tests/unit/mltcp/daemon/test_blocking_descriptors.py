@@ -12,6 +12,7 @@ import pytest
 
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.client import Client, Registration
+from mltcp.daemon.descriptors import worker
 from mltcp.daemon.descriptors.workers import MOST_OF_USER
 from mltcp.daemon.jobs.job_table import Limits
 from mltcp.pacing.tcp_info import descriptors
@@ -252,3 +253,18 @@ def test_where_all_processes_are_busy_accounts_without_a_name_are_refused_before
             user(300_003).add_flows([good.fileno()])
         assert user(NOBODY).add_flows([good.fileno()]) == ()
         assert user(0).add_flows([good.fileno()]) == ()
+
+
+def test_a_worker_whose_daemon_is_killed_meanwhile_ends_without_a_word():
+    """Its standard error is the daemon's log, in which a traceback would look like a fault of the next daemon."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client, served = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, client, served:
+        client.send(b"{}")
+        socket.send_fds(ours, [json.dumps({"do": "look", "task": 1}).encode()], [served.fileno()])
+        ours.close()
+        command = [sys.executable, "-P", "-m", worker.__name__, str(theirs.fileno()), "-1"]
+        ended = subprocess.run(
+            command, pass_fds=[theirs.fileno()], capture_output=True, timeout=120, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (0, b"")

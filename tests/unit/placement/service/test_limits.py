@@ -331,6 +331,20 @@ def test_a_service_whose_disk_is_full_goes_on_and_says_so(tmp_path, monkeypatch,
     ]
 
 
+def test_a_service_starts_again_while_its_disk_is_nearly_full(tmp_path, monkeypatch):
+    """Its servers are those that it has: nothing new is accepted, but jobs that run are followed, and released."""
+    shared = two_racks()
+    with serving(tmp_path, **shared) as address, Client(address) as client:
+        client.submit(job("a", 1))
+    monkeypatch.setattr("placement.service.state.store._shortage", lambda path: "nearly full")
+    with serving(tmp_path, **shared) as address, Client(address) as client:
+        assert client.status().refusal == "nearly full"
+        with pytest.raises(ServiceError, match=r"^servers: nearly full$"):
+            client.register_servers([pb.Server(name="new", gpus=1, nic_bps=10**9, switch="r")])
+        client.release("a")
+        assert client.job("a").state == pb.ENDED
+
+
 # -------------------------------------------------------------------------------------------------------- connections
 
 
