@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import select
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from bench.cli.contest_arguments import Step, progress
 from mltcp.core.address import free_port
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.core.processes import end_with
 from mltcp.core.quantities import BINARY_SIZES, parse_size_bytes
 from mltcp.core.subcommands import add_command
 
@@ -39,7 +39,6 @@ _OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broa
 _DEVICES = ("cpu", "cuda")
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LAUNCHER = "MLTCP_BENCH_LAUNCHER"
-_PR_SET_PDEATHSIG = 1
 _MAX_SIZE_BYTES = 1 << 40
 _LOCAL_RANKS = 2
 
@@ -185,9 +184,7 @@ def _die_with_launcher() -> None:
     """Let a rank that was started here be killed when its launcher ends; torchrun watches its own ranks."""
     launcher = os.environ.get(_LAUNCHER)
     if launcher is not None:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != int(launcher):
-            os._exit(1)
+        end_with(int(launcher))
 
 
 def _teller(step: Step | None) -> Callable[[str], None]:

@@ -26,6 +26,7 @@ from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import parse_number
+from mltcp.core.subcommands import add_command
 from placement.experiments.run_journal import kept_runs
 from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS
 from placement.traces.async_sgd import draw_trace, read_trace
@@ -48,9 +49,7 @@ simulator predicts the same trace. Changes of workers cost nothing in the predic
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``async-jobs`` to the commands."""
-    command = commands.add_parser(
-        "async-jobs", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "async-jobs", execute, _EXAMPLES)
     option(command, "--policies", POLICIES, "schedulers")
     source = command.add_mutually_exclusive_group()
     source.add_argument(
@@ -87,7 +86,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="keep the profile and all runs there, and draw pictures; what it has is not run again",
     )
     command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

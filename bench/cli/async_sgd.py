@@ -17,6 +17,7 @@ from bench.lab.bottleneck import MARKERS, VIRTUAL_QUEUE
 from bench.workloads.parameter_server.job import add_work, shares_of, work_of
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
+from mltcp.core.subcommands import add_command
 from placement.experiments.service_profile import profile as capture_profile
 from placement.model.service_times import load_service
 
@@ -39,9 +40,7 @@ are one job, which shares one in the server) or flow (connections without a job)
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``async`` to the commands."""
-    command = commands.add_parser(
-        "async", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "async", execute, _EXAMPLES)
     option(command, "--workers", "1..8", "numbers of workers", "K")
     option(command, "--controls", _CONTROLS, "congestion controls to try")
     option(command, "--updates", 150, "gradients of a run", "N")
@@ -75,7 +74,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="keep all runs and draw pictures there; runs that it has are not repeated",
     )
     command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

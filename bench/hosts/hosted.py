@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,9 @@ from bench.workloads.launched_rank import (
     tell,
 )
 from bench.workloads.place import RankPlace
-from bench.workloads.rank import PR_SET_PDEATHSIG, RankFailed, rank_main, round_rank_main
+from bench.workloads.rank import RankFailed, rank_main, round_rank_main
 from mltcp.core.errors import UsageError
+from mltcp.core.processes import end_with
 from mltcp.daemon.client.protocol import SOCKET
 from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS, Controls, allowed, available
 from mltcp.ebpf.jobs import attached
@@ -35,8 +35,6 @@ LAUNCHER_VARIABLE = "MLTCP_BENCH_LAUNCHER"
 _CHUNK_BYTES = 65536
 
 Send = Callable[[object], None]
-
-_libc = ctypes.CDLL(None)
 
 
 class HostedRank:
@@ -133,7 +131,7 @@ class HostedProgram:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **dict(request.environment), LAUNCHER_VARIABLE: str(os.getpid())},
-            preexec_fn=_die_with_parent,
+            preexec_fn=partial(end_with, os.getpid()),
         )
         assert self.process.stdout is not None
         assert self.process.stderr is not None
@@ -164,7 +162,3 @@ class HostedProgram:
         for stream in (self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

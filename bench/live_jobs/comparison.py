@@ -95,17 +95,9 @@ def print_policies(
     title: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]], of: str = "policy"
 ) -> None:
     """Print a table with a row of cells for each policy, or of what else it is."""
-    from rich.box import HORIZONTALS
-    from rich.table import Table
+    from placement.experiments.console import open_console, ruled_table
 
-    from placement.experiments.console import open_console
-
-    table = Table(title=title, box=HORIZONTALS, title_justify="left")
-    table.add_column(of, no_wrap=True, vertical="bottom")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for policy, cells in rows.items():
-        table.add_row(policy, *cells)
+    table = ruled_table(title, of, columns, [(policy, *cells) for policy, cells in rows.items()])
     open_console(None).print(table)
 
 

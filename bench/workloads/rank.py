@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import shutil
@@ -34,6 +33,7 @@ from bench.workloads.job import (
 from bench.workloads.phases import PhasedWork
 from bench.workloads.place import RankPlace
 from mltcp.core.errors import MltcpError
+from mltcp.core.processes import end_with
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,6 @@ def failures_reported(connection: Connection) -> Iterator[None]:
         with suppress(OSError):
             connection.send(RankFailed(line, "".join(traceback.format_exception(error))))
         raise SystemExit(1) from None
-
-
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -173,7 +170,7 @@ def rank_process(connection: Connection, place: RankPlace, directory: Path) -> I
     with failures_reported(connection):
         # A network namespace belongs to a thread: enter it before there is a second thread.
         place.enter()
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with(os.getppid())
         # The kernel's parent is the fork server, which outlives the launcher as long as a rank runs.
         threading.Thread(target=_await_launchers_end, args=(directory,), daemon=True).start()
         yield

@@ -10,6 +10,7 @@ from pathlib import Path
 from mltcp.cli.job_options import add_job_options, check_iteration_options
 from mltcp.core.cgroups import cgroup_of, name_of_cgroup
 from mltcp.core.errors import UsageError
+from mltcp.core.subcommands import add_command
 from mltcp.core.trusted_directory import account_number
 from mltcp.daemon.client.client import CgroupRegistration, Client
 from mltcp.ebpf.jobs import check_name
@@ -32,21 +33,15 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``attach`` and ``detach`` to the commands."""
-    attach = commands.add_parser(
-        "attach", epilog=_ATTACH_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    attach = add_command(commands, "attach", execute_attach, _ATTACH_EXAMPLES)
     _add_cgroup_options(attach)
     attach.add_argument("--job", required=True, metavar="NAME", help="name of the job")
     attach.add_argument("--label", default="", metavar="TEXT", help="shown beside the job's name")
     attach.add_argument("--user", default="0", metavar="USER", help="owner of the job (default: root)")
     add_job_options(attach)
     attach.add_argument("--json", action="store_true", help="one JSON document")
-    attach.set_defaults(execute=execute_attach)
-    detach = commands.add_parser(
-        "detach", epilog=_DETACH_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    detach = add_command(commands, "detach", execute_detach, _DETACH_EXAMPLES)
     _add_cgroup_options(detach)
-    detach.set_defaults(execute=execute_detach)
 
 
 def _add_cgroup_options(command: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
+from mltcp.core.subcommands import add_command
 from mltcp.daemon.service import log
 from mltcp.daemon.service.configuration import Configuration, load
 
@@ -26,9 +27,7 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``daemon`` to the commands."""
-    command = commands.add_parser(
-        "daemon", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "daemon", execute, _EXAMPLES)
     command.add_argument(
         "--interface", action="append", default=[], metavar="IF", help="pace jobs there; may be repeated"
     )
@@ -45,7 +44,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--unit", action="store_true", help="print a systemd unit that runs this program, and end"
     )
     command.add_argument("--socket", type=Path, metavar="PATH", help="listen there")
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

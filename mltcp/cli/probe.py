@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 from mltcp.core.errors import UsageError
+from mltcp.core.subcommands import add_command
 from mltcp.ebpf.probe import Finding, can_run, kernel_fit, probe
 from mltcp.pacing.device_features import TC_OFFLOAD, device_features, kernel_name
 from mltcp.pacing.pacing_choice import choose_pacing
@@ -22,9 +23,7 @@ examples:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``probe`` to the commands."""
-    command = commands.add_parser(
-        "probe", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "probe", execute, _EXAMPLES)
     command.add_argument("--json", action="store_true", help="one JSON document")
     command.add_argument(
         "--kernel",
@@ -39,7 +38,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="IF",
         help="say how `mltcp daemon --interface IF` would pace jobs there, and why; may be repeated",
     )
-    command.set_defaults(execute=execute)
 
 
 def pacing_findings(interface: str) -> list[Finding]:

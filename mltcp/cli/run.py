@@ -12,6 +12,7 @@ from mltcp.cli.program import Program, run, run_in_job_of_daemon
 from mltcp.control.aggressiveness import LARGEST_FACTOR, Aggressiveness, Start
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import check_number
+from mltcp.core.subcommands import add_command
 from mltcp.core.wrapped_backends import WRAP, parse_wrapped
 from mltcp.daemon.client.client import Client, NoDaemonError, Registration
 from mltcp.ebpf.congestion_controls import DEFAULT_CONTROL
@@ -31,9 +32,7 @@ _ONLY_WITHOUT_DAEMON = ("start", "decrease", "increase", "reference")
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``run`` to the commands."""
-    command = commands.add_parser(
-        "run", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = add_command(commands, "run", execute, _EXAMPLES)
     command.add_argument(
         "--job", metavar="NAME", help="name of the job (default: the program's name and pid)"
     )
@@ -71,7 +70,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the program to run"
     )
-    command.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ class IterationTimes(Protocol):
     """The iteration times of a job in an otherwise idle network, as profiled."""
 
     def iteration_ns(self, workers: int, one_node: bool) -> float:
-        """The time of an iteration with so many workers, all in one rack or not."""
+        """The time of an iteration with so many workers, all on one node or not."""
         ...
 
 

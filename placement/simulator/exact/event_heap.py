@@ -160,7 +160,7 @@ def no_tasks(gpus: int) -> TaskEnds:
 
 @compiled
 def note_end(ends: TaskEnds, gpu: int, due: int) -> None:
-    """Schedule the end of the task on a GPU that had no_tasks."""
+    """Schedule the end of the task on a GPU that had none."""
     numbers = ends.numbers
     if numbers[_LAST_DUE] == due:
         group = numbers[_LAST_GROUP]
@@ -178,7 +178,7 @@ def note_end(ends: TaskEnds, gpu: int, due: int) -> None:
 
 @compiled
 def next_end(ends: TaskEnds) -> int:
-    """The time at which the next task ends; NEVER if no_tasks runs."""
+    """The time at which the next task ends; NEVER if none runs."""
     return ends.due[0] if ends.numbers[_SIZE] else NEVER
 
 
