@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from typing import Any
 
+from bench.soak.host_state import Held
 from bench.soak.slurm_trial import TrialPlan, TrialResult, run_trial
 from bench.soak.soak import SoakPlan, SoakResult, soak
 from mltcp.core.errors import UsageError
@@ -71,7 +71,7 @@ def _soak_lines(result: SoakResult) -> list[str]:
         else f"Slurm: left out, as {', '.join(result.slurm_missing)} are not installed",
         *(
             f"{name}: {result.statuses[name]} statuses, the slowest {1000 * result.slowest_s[name]:.0f} ms; "
-            f"{_held(result.held[name])} at the end, {_held(result.fresh[name])} when started afresh"
+            f"{_held(result.held.get(name))} at the end, {_held(result.fresh.get(name))} when started afresh"
             for name in result.statuses
         ),
         *(f"BROKEN: {breach}" for breach in result.breaches),
@@ -83,8 +83,8 @@ def _counted(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
 
 
-def _held(held: Any) -> str:
-    return f"{held.descriptors} descriptors, {held.resident_mib:.0f} MiB"
+def _held(held: Held | None) -> str:
+    return "unknown" if held is None else f"{held.descriptors} descriptors, {held.resident_mib:.0f} MiB"
 
 
 # -- slurm -------------------------------------------------------------------------------------------------------------

@@ -98,17 +98,17 @@ def soak(plan: SoakPlan, step: Step = lambda done_s, text: None) -> SoakResult:
         _disturb(world, plan, all_watches, result, step)
         result.breaches += _revived(world)
         step(plan.seconds, "waiting for the jobs to end")
-        _check_jobs(world, result)
-        if world.slurm is not None:
-            _check_slurm(world.slurm, world, result)
-        _check_daemon(world, result)
-        _check_processes(world, result)
+        _check(result, "jobs", lambda: _check_jobs(world, result))
+        if (site := world.slurm) is not None:
+            _check(result, "jobs of Slurm", lambda: _check_slurm(site, world, result))
+        _check(result, "mltcpd", lambda: _check_daemon(world, result))
+        _check(result, "processes", lambda: _check_processes(world, result))
         for watch in all_watches:
             watch.end()
             result.breaches += watch.breaches
         for name, watch in watches.items():
             result.statuses[name], result.slowest_s[name] = watch.asked, watch.slowest_s
-        _check_resources(world, result)
+        _check(result, "what is held", lambda: _check_resources(world, result))
         if world.daemon.stop() != 0:
             result.breaches.append(f"mltcpd: did not end by itself: {world.daemon.last_line}")
         world.daemon.restore()
@@ -122,6 +122,14 @@ def soak(plan: SoakPlan, step: Step = lambda done_s, text: None) -> SoakResult:
     times = Counter(result.breaches)
     result.breaches = [f"{text} ({count} times)" if count > 1 else text for text, count in times.items()]
     return result
+
+
+def _check(result: SoakResult, what: str, check: Callable[[], None]) -> None:
+    """Make one check; a program that no longer answers is a breach, and no reason to leave the other checks out."""
+    try:
+        check()
+    except (MltcpError, OSError) as error:
+        result.breaches.append(f"{what}: not checked to the end: {error}")
 
 
 def _disturb(world: World, plan: SoakPlan, watches: Sequence[Watch], result: SoakResult, step: Step) -> None:

@@ -13,16 +13,21 @@ LOG_BYTES = 256 << 20
 SMALLEST_LOG_BYTES = 4096
 
 _RESERVE_BYTES = 1 << 30
-_RESERVE_FRACTION = 0.05
+_RESERVE_FRACTION = 0.2
 _CHECK_BYTES, _CHECK_S = 1 << 20, 1.0
 _PIECE_BYTES = 1 << 20
+
+
+def log_reserve_bytes(disk_bytes: int) -> int:
+    """What logs leave free of a file system of this size: more than the service's state needs, which may be beside."""
+    return min(_RESERVE_BYTES, int(_RESERVE_FRACTION * disk_bytes))
 
 
 class BoundedLog:
     """A file that is appended to, and never has more than `most_bytes`. No error of the disk is raised.
 
     When it is full, the first half stays, and of the rest the latest part; a line between them says how much was left
-    out. While the file system has less left than its reserve (1 GiB, or 5 % of a small one), nothing is written.
+    out. While the file system has less left than its reserve (1 GiB, or a fifth of a small one), nothing is written.
 
     Args:
         path: of the file; what it has is kept.
@@ -106,7 +111,7 @@ class BoundedLog:
             self._unchecked, self._check_at_s, self._why = 0, now_s + _CHECK_S, ""
             with suppress(OSError):
                 disk = os.fstatvfs(self._file)
-                reserve = min(_RESERVE_BYTES, int(_RESERVE_FRACTION * disk.f_blocks * disk.f_frsize))
+                reserve = log_reserve_bytes(disk.f_blocks * disk.f_frsize)
                 if disk.f_bavail * disk.f_frsize < reserve:
                     self._why = f"the file system has less than its reserve of {reserve >> 20} MiB left"
         return self._why

@@ -344,13 +344,18 @@ def _may_pass(error: Exception) -> bool:
     return isinstance(error, MemoryError) or (code is not None and code & 0xFF in _MAY_PASS)
 
 
+def state_reserve_bytes(disk_bytes: int) -> int:
+    """What must be free of a file system of this size for the service to accept new jobs."""
+    return min(RESERVE_BYTES, disk_bytes // _SMALL_SHARE)
+
+
 def _shortage(path: Path) -> str:
     """What the disk of a file lacks for new jobs to be accepted; empty: nothing."""
     try:
         found = os.statvfs(path.parent)
     except OSError as error:
         return f"the service cannot write its state: {path.parent}: {error.strerror}"
-    reserve = min(RESERVE_BYTES, found.f_blocks * found.f_frsize // _SMALL_SHARE)
+    reserve = state_reserve_bytes(found.f_blocks * found.f_frsize)
     free = found.f_bavail * found.f_frsize
     if free >= reserve:
         return ""

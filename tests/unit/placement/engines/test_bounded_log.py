@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from placement.engines import bounded_log
-from placement.engines.bounded_log import SMALLEST_LOG_BYTES, BoundedLog
+from placement.engines.bounded_log import SMALLEST_LOG_BYTES, BoundedLog, log_reserve_bytes
+from placement.service.state.store import state_reserve_bytes
 
 
 @pytest.fixture
@@ -63,6 +64,11 @@ def test_nothing_is_written_into_the_reserve_of_the_disk_and_that_is_told(path, 
     )
     assert (before, bool(told)) == ("before\n", True)
     assert rest.endswith("left ...]\n\n[... 300 bytes were left out ...]\nafter\n")
+
+
+@pytest.mark.parametrize("disk_mib", [16, 256, 1000, 1300, 6000, 10**6])
+def test_logs_by_themselves_never_keep_the_service_from_accepting_jobs(disk_mib):
+    assert log_reserve_bytes(disk_mib << 20) > 1.5 * state_reserve_bytes(disk_mib << 20)
 
 
 FULL = """
