@@ -15,9 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.cli.contest_arguments import Step, progress
+from bench.cli.contest_arguments import Step, check_device, progress
+from bench.workloads.job import DEVICES
 from mltcp.core.address import free_port
-from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
+from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.processes import end_with
 from mltcp.core.quantities import BINARY_SIZES, parse_size_bytes
 from mltcp.core.subcommands import add_command
@@ -36,7 +37,6 @@ examples:
   torchrun --nnodes 2 ... -m bench.cli allreduce               over two hosts: each process is a rank
 """
 _OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
-_DEVICES = ("cpu", "cuda")
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LAUNCHER = "MLTCP_BENCH_LAUNCHER"
 _MAX_SIZE_BYTES = 1 << 40
@@ -63,7 +63,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="ranks to start (default 2 on this machine, with --hosts all slots)",
     )
     add("--hosts", type=Path, metavar="FILE", help="start the ranks on the hosts of this file, by ssh")
-    add("--device", choices=_DEVICES, default="cpu", help="memory of the tensors (default cpu)")
+    add("--device", choices=DEVICES, default="cpu", help="memory of the tensors (default cpu)")
     add("-b", "--first", default="8", metavar="SIZE", help="smallest size (default 8)")
     add("-e", "--last", default="128M", metavar="SIZE", help="largest size (default 128M)")
     add("-f", "--factor", type=float, default=2.0, metavar="X", help="factor between sizes (default 2)")
@@ -88,7 +88,7 @@ def execute(options: argparse.Namespace) -> int:
         return _be_a_rank(options)
     if options.hosts is not None:
         return _run_on_hosts(options)
-    _check_device(options.device)
+    check_device(options.device)
     return _launch(options)
 
 
@@ -126,14 +126,6 @@ def sweep_of(options: argparse.Namespace) -> SizeSweep:
     )  # fmt: skip
 
 
-def _check_device(device: str) -> None:
-    """Raise NotAvailableError if there is no CUDA device here and one is asked for."""
-    import torch
-
-    if device == "cuda" and not torch.cuda.is_available():
-        raise NotAvailableError("--device cuda: expected a CUDA device, and torch finds none on this host")
-
-
 def _names(text: str, what: str, allowed: Sequence[str]) -> tuple[str, ...]:
     names = tuple(allowed) if text == "all" else tuple(filter(None, text.split(",")))
     for name in names:
@@ -156,7 +148,7 @@ def _be_a_rank(options: argparse.Namespace) -> int:
     _die_with_launcher()
     sweep = sweep_of(options)
     torch.set_num_threads(1)
-    _check_device(options.device)
+    check_device(options.device)
     if options.device == "cuda":
         torch.cuda.set_device(
             int(os.environ.get("LOCAL_RANK", os.environ["RANK"])) % torch.cuda.device_count()

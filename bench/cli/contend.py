@@ -13,6 +13,7 @@ from bench.cli.contest_arguments import (
     add_jobs,
     add_link,
     add_measurement,
+    check_device,
     contest_of,
     link_of,
     progress,
@@ -27,6 +28,7 @@ from bench.compare.results.figures import pooled_baselines
 from bench.compare.results.results import CompareResult, SetResult, contend_document, set_result
 from bench.lab.bottleneck import VIRTUAL_QUEUE
 from bench.tables import Column, console, table_of
+from bench.workloads.job import DEVICES
 from mltcp.core.errors import UsageError
 from mltcp.core.subcommands import add_command
 
@@ -53,6 +55,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--perturb", metavar="N:S", help="every N iterations delay a job by up to S seconds")
     add("--seed", type=int, default=0, help="seed of the perturbation (default 0)")
     add(
+        "--device",
+        choices=DEVICES,
+        default="cpu",
+        help="where the tensors are (default cpu); on cuda over NCCL, each rank a host to it, so that ranks share GPUs",
+    )
+    add(
         "--isolated-cc",
         default="cubic",
         metavar="NAME",
@@ -66,6 +74,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _contend(options: argparse.Namespace) -> int:
     """Run the contest and print its result; returns the exit status."""
+    if options.hosts is None:
+        check_device(options.device)
     contest, retry_busy = contest_of(options), retry_busy_of(options)
     source = source_of(options, [contest])
     with progress(contest.total_iterations, contest.repeat) as step:
@@ -102,7 +112,9 @@ def _add_bulk(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add_jobs(command, policies="reno,mltcp_reno,cubic,mltcp_cubic,dctcp,mltcp_dctcp", iterations=40, repeat=3)
     command.set_defaults(jobs="")
     # Options of `contend` that this command does not have.
-    command.set_defaults(stagger=0.0, perturb=None, seed=0, isolated_cc="cubic", ecn_by=VIRTUAL_QUEUE)
+    command.set_defaults(
+        stagger=0.0, perturb=None, seed=0, isolated_cc="cubic", ecn_by=VIRTUAL_QUEUE, device="cpu"
+    )
     add_link(command)
     add = command.add_argument
     add("--seconds", type=float, default=10.0, metavar="S", help="duration of the flow (default 10)")

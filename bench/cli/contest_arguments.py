@@ -19,7 +19,7 @@ from bench.lab.bottleneck import MARKERS, VIRTUAL_QUEUE
 from bench.lab.link import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, Link
 from bench.workloads.job import TrainingOptions, Work, parse_perturbation
 from bench.workloads.profile import Profile, Scale, default_fraction, fit, load
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import parse_rate_bps, parse_size_bytes
@@ -115,6 +115,14 @@ def source_of(options: argparse.Namespace, contests: Sequence[Contest]) -> Provi
     return source
 
 
+def check_device(device: str) -> None:
+    """Raise NotAvailableError if there is no CUDA device here and one is asked for."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise NotAvailableError("--device cuda: expected a CUDA device, and torch finds none on this host")
+
+
 def retry_busy_of(options: argparse.Namespace) -> int:
     """How often a disturbed run is repeated; UsageError if that is negative."""
     if options.retry_busy < 0:
@@ -150,6 +158,7 @@ def contest_of(options: argparse.Namespace) -> Contest:
         perturbation=perturbation,
         ecn_by=options.ecn_by,
         setting=_setting(options, scale),
+        device=options.device,
     )
 
 

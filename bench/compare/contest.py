@@ -38,6 +38,7 @@ class Contest:
         measured_profiles: whether Cassini works with the demands measured in the isolated runs instead.
         score: the compatibility score of the jobs.
         change: the change of a job's compute time that its work contains.
+        device: where the ranks' tensors are.
     """
 
     jobs: tuple[tuple[str, Work], ...]
@@ -55,6 +56,7 @@ class Contest:
     measured_profiles: bool = False
     score: float | None = None
     change: Change | None = None
+    device: str = "cpu"
 
     @property
     def total_iterations(self) -> int:

@@ -105,6 +105,7 @@ def job_spec(contest: Contest, policy: Policy, index: int) -> JobSpec:
         index,
         len(contest.jobs),
         perturbation=None if policy.isolated else contest.perturbation,
+        device=contest.device,
     )
 
 

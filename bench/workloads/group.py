@@ -22,7 +22,13 @@ TIMEOUT = timedelta(seconds=60)
 
 
 def join_group(
-    store_file: Path, rank: int, ranks: int, place: RankPlace, job: str, backend: str = NAME
+    store_file: Path,
+    rank: int,
+    ranks: int,
+    place: RankPlace,
+    job: str,
+    backend: str = NAME,
+    device: str = "cpu",
 ) -> None:
     """Join the group that meets at `store_file`, or at the place's store, until this process ends.
 
@@ -31,9 +37,30 @@ def join_group(
     one training in fifty deadlocked there.
     """
     configure_rank(place, job)
+    if device == "cuda":
+        _use_cuda(rank, place)
     store = _store(store_file, rank, ranks, place)
     store.set_timeout(TIMEOUT)
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
+
+
+def _use_cuda(rank: int, place: RankPlace) -> None:
+    """Have this process's tensors on a GPU, and NCCL connect the ranks over TCP, as hosts without RDMA are.
+
+    Each namespace is a host to NCCL: it then connects ranks that share a GPU, which it refuses on one host.
+    """
+    os.environ |= {
+        "NCCL_SOCKET_IFNAME": f"={place.interface}",
+        "NCCL_SOCKET_FAMILY": "AF_INET",
+        **{"NCCL_NET": "Socket", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"},
+        # Without it, wait() returns when the operation is in the stream, and nothing would be timed.
+        "TORCH_NCCL_BLOCKING_WAIT": "1",
+    }
+    if place.namespace is not None:
+        os.environ["NCCL_HOSTID"] = place.namespace
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    torch.set_default_device(device)
 
 
 def _store(store_file: Path, rank: int, ranks: int, place: RankPlace) -> dist.Store:

@@ -229,12 +229,15 @@ class TrainingOptions:
 Work = Profile | PhasedWork | TrainingOptions
 
 
+DEVICES = ("cpu", "cuda")
+
+
 @dataclass(frozen=True)
 class JobSpec:
     """One job: a profile or phases to replay, or a training to run, on `ranks` processes for `iterations` iterations.
 
     `index` is the job's position among the `jobs` of a run, which a perturbation uses. `warmup` all-reduces of four
-    bytes precede the start.
+    bytes precede the start. `device` is where its tensors are, of `DEVICES`.
     """
 
     name: str
@@ -245,6 +248,7 @@ class JobSpec:
     jobs: int = 1
     warmup: int = 3
     perturbation: Perturbation | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         for value, least, what in ((self.ranks, 1, "ranks"), (self.iterations, 1, "iterations")):

@@ -246,7 +246,7 @@ class Training:
         """The losses on this rank's samples, and a checksum of the parameters, which is the same on all ranks."""
         digest = hashlib.sha256()
         for parameter in self._module.parameters():
-            digest.update(parameter.detach().numpy().tobytes())
+            digest.update(parameter.detach().cpu().numpy().tobytes())
         return TrainingOutcome(tuple(self._losses), digest.hexdigest())
 
     def iterate(self, iteration: int, hold_s: float) -> IterationRecord:
@@ -263,9 +263,10 @@ class Training:
         return IterationRecord(start_s, end_s, hold_s, self._bytes)
 
     def _samples(self, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
-        generator = torch.Generator()
+        generator = torch.Generator("cpu")
         generator.manual_seed((self._options.seed << 40) + iteration * self._ranks + self._rank)
-        inputs = torch.randn(self._options.batch, _INPUTS, generator=generator)
+        inputs = torch.randn(self._options.batch, _INPUTS, generator=generator, device="cpu")
+        inputs = inputs.to(torch.get_default_device())
         return inputs, inputs.mean(dim=1, keepdim=True).mul(4).tanh()
 
 

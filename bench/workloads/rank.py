@@ -101,7 +101,7 @@ def rank_main(connection: Connection, spec: JobSpec, rank: int, place: RankPlace
         # Imported here, because the launcher imports this module too and needs no torch.
         from bench.workloads.group import join_group, warm_up
 
-        join_group(store, rank, spec.ranks, place, spec.name)
+        join_group(store, rank, spec.ranks, place, spec.name, device=spec.device)
         workload = _workload(spec, rank)
         warm_up(spec.warmup)
         _check_addresses(place, tcp_flows(place.store_port))

@@ -48,7 +48,7 @@ class Membership:
 
 @dataclass(frozen=True)
 class Devices:
-    """The UUIDs of the GPUs that are visible to a rank, and the boot id of its host."""
+    """The UUIDs of the GPUs that are visible to a rank, and its host as NCCL tells hosts apart."""
 
     host: str
     gpus: tuple[str, ...]
@@ -184,14 +184,15 @@ def must_share(ranks: Iterable[Devices]) -> bool:
 
 def _everyones_devices(member: Membership) -> list[Devices]:
     store = PrefixStore("devices/", member.store)
-    store.set(str(member.rank), json.dumps(asdict(_own_devices())))
+    store.set(str(member.rank), json.dumps(asdict(own_devices())))
     keys = [str(rank) for rank in range(member.size)]
     store.wait(keys, member.timeout)
     documents = [json.loads(store.get(key)) for key in keys]
     return [Devices(document["host"], tuple(document["gpus"])) for document in documents]
 
 
-def _own_devices() -> Devices:
+def own_devices() -> Devices:
+    """The GPUs that are visible to this process, and its host: what NCCL_HOSTID says, as for NCCL, or its boot id."""
     count = torch.cuda.device_count()
     gpus = tuple(str(torch.cuda.get_device_properties(index).uuid) for index in range(count))
-    return Devices(_BOOT_ID.read_text().strip(), gpus)
+    return Devices(os.environ.get("NCCL_HOSTID") or _BOOT_ID.read_text().strip(), gpus)

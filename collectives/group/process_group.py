@@ -53,6 +53,7 @@ from collectives.recording.recorder import Recorder
 from collectives.transport.gloo_sockets import Mesh
 from collectives.transport.nccl_sockets import NcclConnections
 from collectives.transport.process_sockets import GroupSocket, Listeners, ProcessSockets
+from mltcp.core.errors import NotAvailableError
 
 # torch's own defaults of the options
 _ALL_GATHER = AllgatherOptions()
@@ -137,6 +138,7 @@ class MltcpProcessGroup(HooksOfBoth):
             self._register_backend(device, kind, backend)
             if nccl:
                 self._nccl, default = True, kind
+        self._gloo_has_gpus = not self._nccl and torch.cuda.is_available()
         self._treat_specially(self._nccl)
         self._set_default_backend(default)
 
@@ -544,6 +546,12 @@ class MltcpProcessGroup(HooksOfBoth):
         self, name: str, method: Callable[..., Work | None], tensors: list[Tensor], *args: int
     ) -> Any:
         """Record a send or receive, and pass it on to the inner group's method."""
+        if self._gloo_has_gpus and on_cuda(tensors):
+            # Gloo hands the address to the kernel, and ends the process when that refuses it.
+            raise NotAvailableError(
+                f"{name}: this group uses Gloo, which cannot {name} a tensor on a GPU: move it to the CPU, or "
+                "give every rank a GPU of its own"
+            )
         operation = InFlightOperation(name, self._label, size_bytes(tensors))
         self._recorder.submit(operation)
         opening = self._nccl and self._may_connect(name, 0, args[0])

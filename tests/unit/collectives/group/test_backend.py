@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 
-from collectives.group.inner_group import Devices, must_share
+from collectives.group.inner_group import Devices, must_share, own_devices
 from collectives.group.torch_version import version
 from tests.unit.collectives.ranks import run_ranks
 
@@ -191,6 +191,12 @@ def test_the_group_says_what_it_is():
 )
 def test_ranks_share_a_gpu_when_a_host_has_more_ranks_than_gpus(ranks, shared):
     assert must_share(ranks) is shared
+
+
+def test_a_host_is_what_nccl_takes_for_one(monkeypatch):
+    assert own_devices().host == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    monkeypatch.setenv("NCCL_HOSTID", "container-7")
+    assert own_devices().host == "container-7"
 
 
 def counts_everything(rank, ranks):
