@@ -6,7 +6,14 @@ import numpy as np
 
 from placement.model.compiled import compiled
 from placement.model.state import Records
-from placement.policies.catalogue import ADA_SRSF, ADA_SRSF_K, LIMITED, REMAINING_TIME, SERVICE
+from placement.policies.catalogue import (
+    ADA_SRSF,
+    ADA_SRSF_K,
+    LIMITED,
+    REMAINING_TIME,
+    SERVICE,
+    WEIGHTED_COMPUTE,
+)
 
 _TIE = 1.0 + 2.0**-40
 """Larger than the rounding errors of float64 among thousands of transfers; anything this close to a tie waits."""
@@ -14,12 +21,18 @@ _TIE = 1.0 + 2.0**-40
 
 @compiled
 def rank(kind: int, jobs: Records, job: int) -> int:
-    """The rank of a job that has been placed."""
+    """The rank of a job that has been placed.
+
+    Raises:
+        ValueError: there is no such rank.
+    """
     record = jobs[job]
     if kind == SERVICE:
         return record.service_left
     if kind == REMAINING_TIME:
         return record.iterations_left * (record.compute + record.transfer)
+    if kind != WEIGHTED_COMPUTE:
+        raise ValueError("rank: expected one of placement.policies.catalogue")
     # The compute that a worker has left, in 1024ths (which loses about a microsecond, but no range), times the cube
     # root of the number of workers; halved if the job communicates.
     work = ((record.iterations_left * record.compute) >> 10) * record.weight

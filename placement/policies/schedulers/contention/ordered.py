@@ -19,6 +19,7 @@ from placement.policies.schedulers.contention.rounds import is_exempt
 from placement.policies.schedulers.contention.rule import (
     ALL_COMPETE,
     FIFO,
+    FIRST,
     LAS,
     MOST_NODES,
     PACKED,
@@ -67,10 +68,18 @@ def rank(world: RoundsWorld, job: int) -> float:
 
 @compiled_with_arrays
 def place(world: RoundsWorld, kind: int) -> tuple[int, int]:
-    """The place for a job of this kind by the rule of the placement, as (cell, nodes); cell -1 if none fits."""
+    """The place for a job of this kind by the rule of the placement, as (cell, nodes); cell -1 if none fits.
+
+    Raises:
+        ValueError: there is no such placement.
+    """
     placement = world.core[0].placement
     if placement == TABLE:
         return place_by_table(world, kind)
+    if placement not in (FIRST, PACKED, MOST_NODES):
+        raise ValueError(
+            "placement of a rule in rounds: expected one of placement.policies.schedulers.contention.rule"
+        )
     first, count = world.kinds[kind].first, world.kinds[kind].cells
     for step in range(count):
         cell = first + (count - 1 - step if placement == MOST_NODES else step)

@@ -6,17 +6,24 @@ import math
 
 from placement.model.compiled import compiled, compiled_with_arrays
 from placement.model.throughput_table import FLOOR
-from placement.policies.schedulers.contention.world import MINIMUM, PRODUCT, RUNS, WAITS, RoundsWorld
+from placement.policies.schedulers.contention.world import MINIMUM, PRODUCT, RUNS, SUM, WAITS, RoundsWorld
 
 
 @compiled
 def combined(world: RoundsWorld, raw: float, ratio: float) -> float:
-    """The combination of a job's ratios with one more."""
-    if world.core[0].combination == MINIMUM:
+    """The combination of a job's ratios with one more.
+
+    Raises:
+        ValueError: there is no such combination.
+    """
+    combination = world.core[0].combination
+    if combination == MINIMUM:
         return min(raw, ratio)
-    if world.core[0].combination == PRODUCT:
+    if combination == PRODUCT:
         return raw * ratio
-    return 1 / (1 / raw + (1 / ratio - 1))
+    if combination == SUM:
+        return 1 / (1 / raw + (1 / ratio - 1))
+    raise ValueError("combination of ratios: expected one of placement.policies.schedulers.contention.world")
 
 
 @compiled

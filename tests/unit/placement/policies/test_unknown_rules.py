@@ -1,10 +1,13 @@
 """A number or kind that no rule has is refused where rules are told apart, never taken for one of them."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from placement.model.throughput_table import TableModel, published_table
-from placement.policies.communication import starts
+from placement.policies.communication import rank, starts
 from placement.policies.placing import choose
+from placement.policies.schedulers.contention.places import combined
 from placement.policies.schedulers.contention.rounds_scheduler import decide
 from placement.policies.schedulers.contention.rule import ORDERED, RoundsRule
 from placement.policies.schedulers.contention.world import trial_of
@@ -33,6 +36,17 @@ def test_a_communication_rule():
         starts.py_func(NOBODYS, 1, None, None, None, None, None, 0)
 
 
+def test_a_rank():
+    with pytest.raises(ValueError, match="rank"):
+        rank.py_func(NOBODYS, [None], 0)
+
+
+def test_a_combination_of_ratios():
+    world = SimpleNamespace(core=[SimpleNamespace(combination=NOBODYS)])
+    with pytest.raises(ValueError, match="combination of ratios"):
+        combined.py_func(world, 1.0, 1.0)
+
+
 def test_a_response_rule():
     with pytest.raises(ValueError, match="kind of a response rule"):
         divide.py_func(ResponseRule(NOBODYS), None, None, 0, 1)
@@ -56,6 +70,7 @@ def test_a_deadline_rule(rule, refusal):
     [
         (RoundsRule(NOBODYS), "family of a rule in rounds"),
         (RoundsRule(ORDERED, order=NOBODYS), "order of a rule in rounds"),
+        (RoundsRule(ORDERED, placement=NOBODYS), "placement of a rule in rounds"),
     ],
 )
 def test_a_rule_in_rounds(rule, message):
