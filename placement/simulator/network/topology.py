@@ -27,7 +27,7 @@ class Pause:
 
 
 @dataclass(frozen=True)
-class Link:
+class NetworkLink:
     """One direction of a cable, with the queue of the port that sends.
 
     Attributes:
@@ -58,4 +58,4 @@ class Network:
     """Hosts, by number, and all links, by number."""
 
     hosts: tuple[str, ...]
-    links: tuple[Link, ...]
+    links: tuple[NetworkLink, ...]

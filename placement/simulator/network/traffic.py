@@ -1,4 +1,4 @@
-"""What a job sends in an iteration: steps of computing, and transfers between its workers, in their order."""
+"""What a job sends in an iteration: steps of computing, and messages between its workers, in their order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from placement.simulator.network.laws.network_law import NetworkLaw
 
 
 @dataclass(frozen=True)
-class Transfer:
+class Message:
     """Bytes from one worker to another, by number within the job, on one of the connections between them."""
 
     source: int
@@ -18,14 +18,14 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class Step:
-    """A part of an iteration: it waits for the steps in `after`, computes, and then sends all transfers at once.
+class IterationStep:
+    """A part of an iteration: it waits for the steps in `after`, computes, and then sends all messages at once.
 
-    It ends when its last transfer has arrived. Steps that do not wait for each other overlap.
+    It ends when its last message has arrived. Steps that do not wait for each other overlap.
     """
 
     compute_ns: int = 0
-    transfers: tuple[Transfer, ...] = ()
+    messages: tuple[Message, ...] = ()
     after: tuple[int, ...] = ()
 
 
@@ -34,7 +34,7 @@ class Traffic:
     """One iteration of a job of so many workers; it ends when all its steps have ended."""
 
     workers: int
-    steps: tuple[Step, ...]
+    steps: tuple[IterationStep, ...]
 
 
 @dataclass(frozen=True)
