@@ -146,7 +146,7 @@ class AgentCoordinator:
 
     def resume(self) -> None:
         """After a restart, start the lease of every job that had an agent."""
-        for job in self._context.registry.jobs.values():
+        for job in self._context.registry.unended.values():
             if job.placed and job.agent:
                 self.sessions.lease(job.id)
 

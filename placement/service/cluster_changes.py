@@ -128,7 +128,7 @@ class ClusterChanges:
         unhealthy = {number: why.reason for number, why in out_of_use if why.state == pb.UNHEALTHY}
         if not unhealthy:
             return
-        for job in list(self._registry.jobs.values()):
+        for job in list(self._registry.unended.values()):
             there = self._registry.pool(job).by_server(job.slots) if job.placed else {}
             number = next((each for each in there if each in unhealthy), None)
             if number is None:

@@ -244,7 +244,7 @@ class ContentionState:
     def update(self, registry: Registry) -> None:
         """Measure the ratios of the iterations so far, and go on with the jobs that hold slots now."""
         running = {}
-        for job in registry.jobs.values():
+        for job in registry.unended.values():
             if job.placed and job.spec.model:
                 found = self._running(registry, job)
                 if found is not None:
@@ -284,7 +284,7 @@ class ContentionState:
             return 1.0
         others = (
             self._running(registry, each)
-            for each in registry.jobs.values()
+            for each in registry.unended.values()
             if each.placed
             and each.spec.model
             and each.id != job.id

@@ -148,7 +148,7 @@ class EngineJobs:
         """
         if self._runner is None:
             return
-        jobs = [job for job in self._registry.jobs.values() if job.placed]
+        jobs = [job for job in self._registry.unended.values() if job.placed]
         known = [JobHandle(job.id, job.engine) for job in jobs if job.engine]
         self._runner.listen(
             known, lambda event: self._on_event(event) if isinstance(event, JobEvent) else on_other(event)
@@ -245,7 +245,7 @@ class EngineJobs:
         if self._runner is None:
             return
         if not self.jobs_survive:
-            for job in list(self._registry.jobs.values()):
+            for job in list(self._registry.unended.values()):
                 if job.spec.elastic and self._runs(job):
                     with suppress(MltcpError, TimeoutError):
                         async with asyncio.timeout(_CLOSE_S):
@@ -342,7 +342,7 @@ class EngineJobs:
         return bool(job.engine) and self._lifecycle.stage(job) is JobStage.RUNNING
 
     def _any_stops(self) -> bool:
-        return any(job.state == pb.STOPPING for job in self._registry.jobs.values())
+        return any(job.state == pb.STOPPING for job in self._registry.unended.values())
 
 
 def _text(error: Exception) -> str:

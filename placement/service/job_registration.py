@@ -63,7 +63,7 @@ class JobRegistration:
     def add(self, spec: pb.Job, state: int, owner: str) -> None:
         """Register a new job of `owner` in this state. Raises `RequestError`: it can never run here."""
         now_ns = self._context.clock.now_ns()
-        if not spec.held and self._registry.unended >= self._context.rules.most_jobs:
+        if not spec.held and len(self._registry.unended) >= self._context.rules.most_jobs:
             raise RequestError(
                 ErrorCode.FULL,
                 "job",
@@ -143,7 +143,7 @@ class HeldJobs:
     def update(self, held: Sequence[HeldJob]) -> None:
         """Queue the jobs that are held now, and end those that their users have taken back."""
         wanted = {each.reference: self._spec_of(each) for each in held}
-        for job in list(self._registry.jobs.values()):
+        for job in list(self._registry.unended.values()):
             if not job.spec.held or job.state != pb.QUEUED:
                 continue
             if job.spec.held not in wanted:

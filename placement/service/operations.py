@@ -109,7 +109,7 @@ class ServiceOperations:
         self.agents.resume()
         self.context.begin(self._forget())
         if self._gate is not None:
-            self._gate.start(self._registry.jobs.values())
+            self._gate.start(self._registry.unended.values())
         self._engine_jobs.start(self._on_engine_event)
         self.context.begin(self._dispatcher.run())
         self._dispatcher.capacity_changed("the service was started")
@@ -300,7 +300,7 @@ class ServiceOperations:
                 links=[link for link in job.links if len(self._registry.jobs_of[link]) > 1],
                 drift_ns=self.agents.drift_ns(job),
             )
-            for job in jobs or self._registry.jobs.values()
+            for job in jobs or self._registry.unended.values()
             if job.shift_ns is not None
         ]
 

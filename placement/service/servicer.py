@@ -390,8 +390,8 @@ class PlacementServicer(pb_grpc.PlacementServicer):
             for place in range(first, len(request.job_ids)):
                 yield place, registry.job(request.job_ids[place], f"job_ids[{place}]")
             return
-        for job in registry.jobs.values():
-            if job.number >= first and not (request.unended and job.over):
+        for job in (registry.unended if request.unended else registry.jobs).values():
+            if job.number >= first:
                 yield job.number, job
 
     def _servers(self) -> Iterator[pb.ServerStatus]:

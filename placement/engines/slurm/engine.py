@@ -270,7 +270,8 @@ class SlurmEngine(EngineBase[FollowedJob]):
         self._cancel_strays(queue.jobs, {job.number for job in jobs}, starting)
         if self._users_jobs is not None:
             with self._apart("jobs of users that are held"):
-                held = self._users_jobs.look(queue.jobs)
+                placed = None if starting else {job.number for job in jobs}
+                held = self._users_jobs.look(queue.jobs, placed)
                 if held is not None:
                     self._events.put(held)
 

@@ -33,7 +33,7 @@ from placement.engines.slurm.jobs import (
     gpu_indices,
     job_numbered,
 )
-from placement.engines.slurm.records import beats, give_up, given_up, has_unseen_end, note_unseen_end
+from placement.engines.slurm.records import beats, give_up, given_up
 from placement.engines.slurm.states import event_of_end, gone, own_end, waiting_text
 
 _ASK_AGAIN_S = 2.0
@@ -170,7 +170,6 @@ class FollowedJob:
         if self.kill_at_s is not None:
             self._press(seen, self.kill_at_s)
         if self.directory is not None and seen.state == "RUNNING" and self._has_ended_unseen():
-            note_unseen_end(self.directory)
             self.cancel()
         return None
 
@@ -181,7 +180,7 @@ class FollowedJob:
             SlurmError: Slurm refuses; it may have started it.
         """
         slurm(["scontrol", "hold", str(self.number)])
-        order(["scontrol", "update", f"JobId={self.number}", "ReqNodeList=", f"AdminComment={PLACE_ME}"])
+        place_again(self.number)
         return self._lost_for(self._left)
 
     def _is_stuck(self, seen: SlurmJob) -> bool:
@@ -256,8 +255,9 @@ class FollowedJob:
 
     def _end(self, seen: SlurmJob | None) -> EngineEvent | None:
         end = self._accounted_end() if seen is None else seen.end
-        if self.directory is not None and has_unseen_end(self.directory):
-            end = self._own_end() or end
+        # What the steps say counts: Slurm may have forgotten the start of a job that has ended since, which was then
+        # cancelled as one that waits; or it has not seen its end.
+        end = self._own_end() or end
         if end is not None:
             left = self._left_event() if end.state in ("CANCELLED", "FAILED") else None
             if left is not None:
@@ -339,6 +339,11 @@ class FollowedJob:
             # Again and again: a signal before the script's trap, or before the step listens, has no effect.
             self._ask_at_s = now_s + _ASK_AGAIN_S
             self.cancel("--batch", "--signal=URG")
+
+
+def place_again(number: int) -> None:
+    """Have a user's own job, which is held, placed anew. Should that fail, `UsersJobs.look` does it."""
+    order(["scontrol", "update", f"JobId={number}", "ReqNodeList=", f"AdminComment={PLACE_ME}"])
 
 
 def order(command: Sequence[str]) -> None:

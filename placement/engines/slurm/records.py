@@ -30,9 +30,6 @@ FAILURE = "failure-"
 GIVEN_UP = "given-up"
 """The file whose presence says that the launch is not to run, or not any more; it has the reason."""
 
-UNSEEN = "end-unseen"
-"""The file whose presence says that the job is cancelled in Slurm since Slurm has not seen its end."""
-
 BEAT_S = 2.0
 
 _LOCK_S = 60.0
@@ -58,16 +55,6 @@ def given_up(directory: Path) -> str | None:
         return (directory / GIVEN_UP).read_text()
     except OSError:
         return None
-
-
-def note_unseen_end(directory: Path) -> None:
-    """Say that the job has ended well and is cancelled only because Slurm does not know it."""
-    write_atomically(directory / UNSEEN, b"")
-
-
-def has_unseen_end(directory: Path) -> bool:
-    """Whether the job had ended well before it was cancelled."""
-    return (directory / UNSEEN).exists()
 
 
 def beat(directory: Path, number: int) -> None:

@@ -141,7 +141,8 @@ class _Step:
             self._note(each)
 
     def _note(self, report: RankEnded) -> None:
-        self._succeeded += report.status == 0
+        # A program that exits with 0 when Slurm ends it has not finished.
+        self._succeeded += report.status == 0 and not self._ended_by_slurm
         if self._succeeded == self._count:
             with suppress(MltcpError):  # at once: it may be killed before torchrun has ended
                 records.note_exit(self._directory, self._number, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from mltcp.core.errors import MltcpError, UsageError, shown
 from mltcp.core.one_line import one_line
 from placement.engines.engine import EngineJob, HeldJob, HostShare, JobsHeld
 from placement.engines.slurm.commands import SlurmError, SlurmUnreachableError, slurm
-from placement.engines.slurm.following import order
+from placement.engines.slurm.following import order, place_again
 from placement.engines.slurm.jobs import (
     AWAITED,
     LEFT,
@@ -219,8 +219,12 @@ class UsersJobs:
         self._told: tuple[HeldJob, ...] | None = None
         self._said: dict[int, str] = {}
 
-    def look(self, listed: Mapping[int, SlurmJob]) -> JobsHeld | None:
+    def look(self, listed: Mapping[int, SlurmJob], placed: Collection[int] | None) -> JobsHeld | None:
         """All jobs that wait to be placed, if they have changed.
+
+        Args:
+            listed: all jobs, by number.
+            placed: the numbers of those that have been placed; None: some are just being placed.
 
         Raises:
             SlurmError: Slurm does not say what a job asks for.
@@ -228,6 +232,9 @@ class UsersJobs:
         for job in listed.values():
             if job.state == "PENDING" and job.mark.startswith(AWAITED):
                 self._look_at_awaited(job)
+            elif job.held and job.mark == PLACED and placed is not None and job.id not in placed:
+                # It was held again, and a slurmctld that was killed meanwhile does not know the rest.
+                place_again(job.id)
         waiting = {number: each for number, each in listed.items() if each.held and each.to_be_placed}
         now_s = time.monotonic()
         if waiting.keys() != self._waiting.keys() or now_s >= self._asked_at_s + ASK_AGAIN_S:

@@ -87,7 +87,7 @@ def _by_scheduler(
         return
     held = [
         _view(each, view)
-        for each in registry.jobs.values()
+        for each in registry.unended.values()
         if each.placed and _same_kind(each, job) and view.shows(each)
     ]
     for assignment in scheduler.candidates(view.cluster, now_ns, [*held, _view(job, view)], most):

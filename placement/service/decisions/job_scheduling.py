@@ -92,8 +92,8 @@ class JobScheduling(Dispatcher):
 
     async def prepare(self) -> None:
         """See `Dispatcher`: load the policies that decide in processes of their own."""
-        for job in self._registry.jobs.values():
-            if not job.over and not job.spec.elastic:
+        for job in self._registry.unended.values():
+            if not job.spec.elastic:
                 raise UsageError(
                     f"--policy: expected one for job {job.id!r}, which is not elastic, got {self._decider.name}"
                 )
@@ -188,7 +188,7 @@ class JobScheduling(Dispatcher):
 
     def _settling(self) -> bool:
         """Whether a job is being stopped or started."""
-        jobs = self._registry.jobs.values()
+        jobs = self._registry.unended.values()
         return any(job.state == pb.STOPPING or (job.placed and not job.engine) for job in jobs)
 
     def _due_s(self) -> float | None:
@@ -210,7 +210,7 @@ class JobScheduling(Dispatcher):
     def _kinds(self) -> list[list[JobRecord]]:
         """The jobs that run or wait: those with GPUs, and those with CPU slots."""
         kinds: dict[bool, list[JobRecord]] = {}
-        for job in self._registry.jobs.values():
+        for job in self._registry.unended.values():
             if (job.placed or job.state == pb.QUEUED) and job.spec.elastic:
                 kinds.setdefault(bool(job.spec.gpus), []).append(job)
         return list(kinds.values())
@@ -304,7 +304,7 @@ class JobScheduling(Dispatcher):
     def _start(self, job_id: str, slots: tuple[int, ...], plan: _Plan) -> None:
         registry, now_ns = self._registry, self._context.clock.now_ns()
         job = registry.jobs[job_id]
-        held = {slot for each in registry.jobs.values() if each.placed for slot in each.slots}
+        held = {slot for each in registry.unended.values() if each.placed for slot in each.slots}
         if job.state != pb.QUEUED or held.intersection(slots):
             return  # it was released or did not stop; the event that told so leads to another decision
         self._waiting.pop(job_id, None)

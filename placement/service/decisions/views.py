@@ -62,7 +62,7 @@ def _hidden(registry: Registry, job: JobRecord) -> frozenset[int]:
     """The slots that are out of use, and all slots of the jobs that hold some of them."""
     pool = registry.pool(job)
     hidden = {slot for slot in range(len(pool.gpus)) if not pool.is_open(slot)}
-    for each in registry.jobs.values():
+    for each in registry.unended.values():
         if each.placed and registry.pool(each) is pool and not hidden.isdisjoint(each.slots):
             hidden.update(each.slots)
     return frozenset(hidden)

@@ -48,6 +48,8 @@ class Registry:
         self.out_of_use: dict[int, OutOfUse] = {}
         self.links: list[pb.Link] = []
         self.jobs: dict[str, JobRecord] = {}
+        self.unended: dict[str, JobRecord] = {}
+        """Those of `jobs` that are not over: a service has ten, and remembers ten thousand that are."""
         self.waiting = WaitingQueue()
         self.gpus = SlotPool()
         self.cpu_slots = SlotPool()
@@ -140,9 +142,7 @@ class Registry:
     def check_removable(self, number: int, field: str) -> None:
         """Raise `RequestError` if a job runs on a server, or waits and names it."""
         name = self.servers[number].name
-        for job in self.jobs.values():
-            if job.over:
-                continue
+        for job in self.unended.values():
             runs = job.placed and number in self.pool(job).by_server(job.slots)
             if runs or name in job.spec.servers:
                 how = "runs there" if runs else "names it"
@@ -232,16 +232,18 @@ class Registry:
 
     def add_job(self, job: JobRecord) -> None:
         """Register a validated job, and add it to the waiting queue if it is QUEUED."""
-        self.jobs[job.id] = job
+        self._put(job)
         self.next_job_number = max(self.next_job_number, job.number + 1)
         self._count(job)
         if job.state == pb.QUEUED:
             self.waiting.add(job, self.resource_class(job))
 
-    @property
-    def unended(self) -> int:
-        """The number of jobs that are not over."""
-        return len(self.jobs) - len(self._over)
+    def _put(self, job: JobRecord) -> None:
+        self.jobs[job.id] = job
+        if job.over:
+            self.unended.pop(job.id, None)
+        else:
+            self.unended[job.id] = job
 
     def unended_of(self, owner: str) -> int:
         """The number of jobs of an owner that are not over."""
@@ -272,7 +274,7 @@ class Registry:
             self.waiting.add(job, self.resource_class(job))
         if job.placed and before.work_ns != job.work_ns:
             self.pool(job).worked(job.slots, before.work_ns - job.work_ns)
-        self.jobs[job.id] = job
+        self._put(job)
 
     def place(self, job: JobRecord, slots: Sequence[int], links: Sequence[str], now_ns: int) -> JobRecord:
         """Assign slots and links to a job, and return its new record."""
@@ -281,7 +283,7 @@ class Registry:
         placed = replace(
             job, state=pb.PLACED, slots=tuple(slots), links=tuple(links), placed_ns=now_ns, reason=""
         )
-        self.jobs[job.id] = placed
+        self._put(placed)
         self._use(placed)
         return placed
 
@@ -290,7 +292,7 @@ class Registry:
         self.pool(job).occupy(slots, self.slot_request(job), job.work_ns)
         self.next_job_number = max(self.next_job_number, job.number + 1)
         placed = replace(job, slots=tuple(slots), links=self.links_of(job, slots))
-        self.jobs[job.id] = placed
+        self._put(placed)
         self._count(placed)
         self._use(placed)
 
@@ -300,7 +302,7 @@ class Registry:
         if job.placed:
             self._free(job)
         ended = replace(job, state=state, reason=reason, ended_ns=now_ns, shift_ns=None, turn="", agent=False)
-        self.jobs[job.id] = ended
+        self._put(ended)
         self._count(ended)
         return ended
 
@@ -338,12 +340,12 @@ class Registry:
 
     def relink(self) -> Iterator[tuple[JobRecord, JobRecord]]:
         """Recompute the links of placed jobs after uplinks were added; yields the jobs before and after a change."""
-        for job in list(self.jobs.values()):
+        for job in list(self.unended.values()):
             if job.placed and (links := self.links_of(job, job.slots)) != job.links:
                 for link in job.links:
                     self.jobs_of[link].pop(job.id, None)
                 changed = replace(job, links=links)
-                self.jobs[job.id] = changed
+                self._put(changed)
                 self._use(changed)
                 yield job, changed
 

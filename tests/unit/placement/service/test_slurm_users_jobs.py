@@ -153,3 +153,12 @@ def test_a_job_is_placed_with_what_it_asks_for_then_and_again_if_it_is_requeued(
     around.command("scontrol", "update", f"JobId={fewer}", "StartTime=now")
     eventually(lambda: shown(around, fewer, "JobState").startswith("RUNNING"))
     assert shown(around, fewer, "AdminComment") == "mltcp:placed"
+
+
+def test_a_job_that_was_held_again_and_kept_its_mark_is_placed(around, tmp_path):
+    number = submit(around, "--gres=gpu:1")
+    around.command("scontrol", "update", f"JobId={number}", "ReqNodeList=n1", "AdminComment=mltcp:placed")
+    servers = tuple(pb.Server(name=name, gpus=4, nic_bps=10**10, switch="leaf") for name in ("n1", "n2"))
+    engine = SlurmEngine(tmp_path / "logs", look_s=0.1, users_jobs=True)
+    with serving(tmp_path, servers=servers, engine=engine) as address, Client(address) as client:
+        eventually(lambda: client.job(f"slurm-{number}").reason == "finished")

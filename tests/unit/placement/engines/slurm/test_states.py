@@ -6,7 +6,8 @@ from threading import Timer
 import pytest
 
 from mltcp.core.errors import MltcpError
-from placement.engines.engine import HostBack, HostOut, JobFailed, JobFinished, JobStopped
+from placement.engines.engine import HostBack, HostOut, HostShare, JobFailed, JobFinished, JobStopped
+from placement.engines.slurm.following import FollowedJob
 from placement.engines.slurm.jobs import SlurmEnd, SlurmJob
 from placement.engines.slurm.nodes import SlurmNode, nodes_in
 from placement.engines.slurm.records import note_exit
@@ -156,3 +157,11 @@ class TestNodes:
     def test_that_are_reserved_take_the_jobs_of_a_reservation(self):
         node = SlurmNode("n1", 4, 8, "IDLE+MAINTENANCE+RESERVED")
         assert event_of_node(node, reservation=True) == HostBack("n1")
+
+
+def test_what_a_job_has_noted_of_its_end_counts_and_not_that_slurm_cancelled_it(tmp_path):
+    (tmp_path / "ended").write_text("0\n")
+    job = FollowedJob("a", 7, "mltcp.a.x", "mltcp:x:1", tmp_path, (HostShare("n1", (0,)),), uid=0)
+    job.kill_at_s = 0.0  # it was to stop, and Slurm, which had forgotten its start, took it for waiting
+    listed = SlurmJob(7, "CANCELLED", 0, name="mltcp.a.x", comment="mltcp:x:1")
+    assert job.look(listed, 1.0, pytest.fail) == JobFinished("a")
