@@ -116,3 +116,25 @@ def test_a_scheduler_of_whole_jobs_needs_an_engine_and_jobs_that_can_be_moved(tm
         serving(tmp_path, rules=ServiceRules("drs"), engine=engine),
     ):
         pass
+
+
+def test_the_jobs_that_are_not_over_are_those_whose_records_say_so():
+    registry = Registry()
+    registry.add_servers([SERVER])
+
+    def agree():
+        return registry.unended == {name: each for name, each in registry.jobs.items() if not each.over}
+
+    for number, name in enumerate("jkl"):
+        registry.add_job(JobRecord(number, spec(name), None, pb.QUEUED))
+        assert agree()
+    registry.place(registry.jobs["j"], (0, 1), (), 7)
+    registry.progress(registry.jobs["j"], 30)
+    assert agree()
+    registry.requeue(registry.jobs["j"], "made room", 40)
+    registry.end(registry.jobs["k"], pb.FAILED, "boom", 8)
+    assert agree()
+    assert list(registry.unended) == ["j", "l"]
+    registry.forget(0, 0)
+    assert agree()
+    assert list(registry.jobs) == ["j", "l"]
