@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePosixPath
+from statistics import fmean
 from types import ModuleType
 from typing import Any
 
@@ -360,19 +361,33 @@ def results_that_differ(docs: Documentation) -> Iterator[str]:
     """Documents of ``docs/results`` that differ from the tables of their page."""
     for path, document in docs.results.items():
         yield from (f"{path}: {error}" for error in _differences(document, docs.pages[document["page"]]))
+        for table in document["tables"]:
+            values = [value for row in table["rows"] for value in row[1:]]
+            for policy, runs in table.get("runs", {}).items():
+                if not any(abs(fmean(runs) - value) < 0.01 for value in values):
+                    yield f"{path}: no value of {table['section']!r} is the mean of the runs of {policy}"
 
 
 def figures_without_a_source(docs: Documentation) -> Iterator[str]:
-    """Figures of README's results that are not in ``docs/results``, in the page and section that their row links."""
+    """Rows of README's results whose figures are not together in a column or a row of a table of ``docs/results``.
+
+    The table is one of the page and section that the row links. Where README names a column of it, such as *second
+    half*, the figures are in that column.
+    """
     by_page = {document["page"]: document for document in docs.results.values()}
-    for table in docs.pages["README.md"].tables:
-        for row in table.rows if table.section.startswith("Results") else ():
-            text = " ".join((*table.columns, *row))
-            links = re.findall(r"\]\(([^)#\s]+\.md)(?:#([\w-]+))?\)", text)
-            values = [value for page, name in links for value in _values(by_page.get(page), name, text)]
-            for figure in (figure for cell in row[1:] if "](" not in cell for figure in _figures(cell)):
-                if not any(_is_rounded(figure, value) for value in values):
-                    yield f"README.md: {row[0]}: {figure} is not in docs/results for {links}"
+    readme = docs.pages["README.md"]
+    for table in readme.tables:
+        if not table.section.startswith("Results"):
+            continue
+        text = readme.text.partition(f"## {table.section}\n")[2].partition("\n## ")[0]
+        for row in table.rows:
+            links = re.findall(r"\]\(([^)#\s]+\.md)(?:#([\w-]+))?\)", " ".join(row))
+            lines = [line for page, name in links for line in _lines(by_page.get(page), name, text)]
+            figures = [figure for cell in row[1:] if "](" not in cell for figure in _figures(cell)]
+            if not any(
+                all(any(_is_rounded(each, value) for value in line) for each in figures) for line in lines
+            ):
+                yield f"README.md: {row[0]}: {', '.join(figures)} are not in one line of docs/results for {links}"
 
 
 _NUMBER = re.compile(r"(?<![\w.@-])-?(?:\d[\d,]*\.?\d*|\.\d+)")
@@ -390,23 +405,22 @@ def _is_rounded(figure: str, value: float) -> bool:
     return any(abs(float(plain) - each) <= half for each in (value, 100 * value))
 
 
-def _values(document: Any, name: str, text: str) -> Iterator[float]:
-    """The values of a page's tables, of one section if it is named; of a column if the text has the column's name."""
+def _lines(document: Any, name: str, text: str) -> Iterator[list[float]]:
+    """The values of each column and row of a page's tables, or of those of one section if it is named."""
     for table in (document or {"tables": []})["tables"]:
         if name and anchor(table["section"]) != name:
             continue
         columns = table["columns"]
-        meant = [at for at, column in enumerate(columns) if len(column) > 5 and column in text] or range(
-            1, len(columns)
-        )
-        for row in table["rows"]:
-            for at in meant:
-                cell = row[at]
-                yield from (
-                    [float(f.replace(",", "")) for f in _figures(cell)]
-                    if isinstance(cell, str)
-                    else [abs(cell)]
-                )
+        values = [[_values(cell) for cell in row] for row in table["rows"]]
+        meant = [at for at, column in enumerate(columns) if at and len(column) > 5 and column in text]
+        for at in meant or range(1, len(columns)):
+            yield [value for row in values for value in row[at]]
+        if not meant:
+            yield from ([value for cell in row[1:] for value in cell] for row in values)
+
+
+def _values(cell: str | float) -> list[float]:
+    return [float(each.replace(",", "")) for each in _figures(cell)] if isinstance(cell, str) else [abs(cell)]
 
 
 def _differences(document: Any, page: Page) -> Iterator[str]:
@@ -419,17 +433,11 @@ def _differences(document: Any, page: Page) -> Iterator[str]:
                 yield f"{page.path} has another table in {table['section']!r}: {table['columns']}"
             continue
         for name, *values in table["rows"]:
-            lines = [
-                line
-                for line in page.text.splitlines()
-                if re.match(rf"[|\s`*]*{re.escape(name)}[\s`*|]", line)
-            ]
+            start = re.compile(rf"[|\s`*]*{re.escape(name)}[\s`*|]")
+            line = " ".join(line for line in page.text.splitlines() if start.match(line))
+            figures = _figures(re.sub(r"`|(?<=\d) (?=\d{3}\b)", "", line))
             for column, value in zip(table["columns"][1:], values, strict=True):
-                if not any(
-                    _is_rounded(figure, abs(value))
-                    for line in lines
-                    for figure in _figures(line.replace("`", ""))
-                ):
+                if not any(_is_rounded(figure, abs(value)) for figure in figures):
                     yield f"{page.path}: no line of {name} has its {column}, {value}"
 
 
@@ -443,6 +451,7 @@ GUARDS: tuple[Callable[[Documentation], Iterator[str]], ...] = (
     pictures_that_are_others,
     kernels_that_were_not_tried,
     results_that_differ,
+    figures_without_a_source,
 )
 
 
@@ -541,6 +550,11 @@ PLANTED: tuple[
         pictures_that_nothing_shows_or_makes,
         lambda docs: _with_picture(docs, "async_sgd_figure7.svg", "docs/reproduction-async-sgd.md"),
         "writes this name",
+    ),
+    (
+        pictures_that_are_others,
+        lambda docs: _with_picture(docs, "../pictures/links.svg"),
+        "are the same picture",
     ),
     (
         kernels_that_were_not_tried,
