@@ -14,6 +14,7 @@ import io
 import itertools
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -188,13 +189,16 @@ def commands_that_are_refused(docs: Documentation) -> Iterator[str]:
                 if error := _error_of(command, docs):
                     yield f"{page.path}:{line}: {' '.join(command)}: {error}"
         for line, text in page.prose:
-            for quoted in re.findall(r"`((?:mltcp|mltcp-bench|mltcp-placement) [^`]+)`", text):
+            for quoted in re.findall(r"`((?:mltcp|mltcp-bench|mltcp-placement|pip) [^`]+)`", text):
                 if error := _error_of_part(next(commands(quoted), [])):
                     yield f"{page.path}:{line}: {quoted}: {error}"
 
 
 def _error_of(command: list[str], docs: Documentation) -> str | None:
     program, *arguments = command
+    program = re.sub(r".*/bin/", "", program)
+    if "--" in arguments[:-1] and (error := _error_of(arguments[arguments.index("--") + 1 :], docs)):
+        return error
     if program in PROGRAMS:
         return _refusal(program, tuple(arguments))
     if program.startswith("script/"):
@@ -204,9 +208,25 @@ def _error_of(command: list[str], docs: Documentation) -> str | None:
         return next(
             (f"{word} is not in it" for word in options if word not in (ROOT / program).read_text()), None
         )
-    if program.removeprefix(".venv/bin/") in ("python", "torchrun") and "-m" in arguments:
+    if program == "pip":
+        return _error_of_pip(arguments)
+    if program in ("python", "torchrun") and "-m" in arguments:
         return _error_of_module(arguments[arguments.index("-m") + 1 :])
     return None
+
+
+def _error_of_pip(arguments: list[str]) -> str | None:
+    """An extra that there is not, or this project by its name, which no index has: it is a clone or a wheel."""
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = [
+        extra
+        for word in arguments
+        for found in re.findall(r"\[([\w,]+)\]", word)
+        for extra in found.split(",")
+    ]
+    if any(re.fullmatch(r"mltcp(\[[\w,]+\])?", word) for word in arguments):
+        return "no index has it"
+    return next((f"no extra {extra}" for extra in extras if extra not in known), None)
 
 
 def _error_of_module(arguments: list[str]) -> str | None:
@@ -238,6 +258,8 @@ def _refusal(program: str, arguments: tuple[str, ...]) -> str | None:
 def _error_of_part(command: list[str]) -> str | None:
     """What is wrong with a command that is quoted in a sentence, where arguments may be left out."""
     program, *arguments = command or ["mltcp"]
+    if program == "pip":
+        return _error_of_pip(arguments)
     names = [each.name for each in PROGRAMS[program].SUBCOMMANDS]
     if not arguments or arguments[0].startswith("-") or arguments[0] == "--help":
         return None
