@@ -63,23 +63,34 @@ def _complete(named: Subcommand | None, arguments: Sequence[str]) -> Sequence[st
     return list(importlib.import_module(named.module).with_kind(arguments))
 
 
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line; ``execute`` runs it.
+
+    Raises:
+        UsageError: the kind of comparison that the command line asks for does not know one of its arguments.
+    """
+    named = named_subcommand(SUBCOMMANDS, arguments)
+    parser = _parser(named)
+    options, unknown = parser.parse_known_args(_complete(named, arguments))
+    if unknown and options.command != "compare":
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if unknown:
+        raise UsageError(f"compare {options.kind}: unrecognized arguments: {' '.join(unknown)}")
+    return options
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit status: 0 success, 1 failure, 2 bad usage, 130 interrupted."""
     given = sys.argv[1:] if arguments is None else arguments
 
     def run() -> int:
-        named = named_subcommand(SUBCOMMANDS, given)
         try:
-            parser = _parser(named)
-            options, unknown = parser.parse_known_args(_complete(named, given))
-            if unknown and options.command != "compare":
-                parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+            options = parse(given)
         except SystemExit as end:
+            named = named_subcommand(SUBCOMMANDS, given)
             if end.code and named is not None and named.name == "perf":
                 importlib.import_module(named.module).fail_before_the_test(given)
             raise
-        if unknown:
-            raise UsageError(f"compare {options.kind}: unrecognized arguments: {' '.join(unknown)}")
         exit_on_sigterm()
         return int(options.execute(options))
 

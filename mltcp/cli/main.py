@@ -56,11 +56,15 @@ def _parser(named: Subcommand | None) -> argparse.ArgumentParser:
     return parser
 
 
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line; ``execute`` runs it."""
+    return _parser(named_subcommand(SUBCOMMANDS, arguments)).parse_args(arguments)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit status.
 
     0 success, 1 failure, 2 bad usage, 130 interrupted; ``run``: that of the program.
     """
-    given = sys.argv[1:] if arguments is None else arguments
-    options = _parser(named_subcommand(SUBCOMMANDS, given)).parse_args(given)
+    options = parse(sys.argv[1:] if arguments is None else arguments)
     return exit_status("mltcp", lambda: int(options.execute(options)))

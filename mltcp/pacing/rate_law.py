@@ -33,7 +33,7 @@ class Constants:
     """The constants of the law, within the ranges of :data:`CONSTANTS`.
 
     The paper's constants are for notifications every 50 us, sent by hardware. Here a step is a control interval of
-    milliseconds, so steps are larger and averages shorter; docs/daemon.md has the reasons and measurements.
+    milliseconds, so steps are larger and averages shorter; docs/pacing.md has the reasons and measurements.
 
     Attributes:
         alpha_gain: g, the weight of the newest interval in alpha.

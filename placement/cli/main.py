@@ -121,6 +121,15 @@ def _parser(named: Subcommand | None) -> argparse.ArgumentParser:
     return parser
 
 
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line; ``execute`` runs it.
+
+    Raises:
+        UsageError: the command line is not one of the command's.
+    """
+    return _parser(named_subcommand(SUBCOMMANDS, arguments)).parse_args(arguments)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit status: 0 success, 1 failure, 2 bad usage, 130 interrupted."""
     exit_on_sigterm()
@@ -128,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     named = named_subcommand(SUBCOMMANDS, given)
 
     def run() -> int:
-        options = _parser(named).parse_args(given)
+        options = parse(given)
         return int(options.execute(options))
 
     return exit_status("mltcp-placement", run, named.extra if named else None)
