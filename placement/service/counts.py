@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from placement.cassini.placement_selection import LinkScore
 
 DECISION_BOUNDS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 SCORE_BOUNDS = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
@@ -46,7 +48,7 @@ class ServiceCounts:
         refused: calls that were refused, by reason.
         decision_s: seconds that a decision took.
         scores: compatibility scores of the links that a decision puts jobs on.
-        link_scores: by link, the last one.
+        link_scores: by link, the last one, with the jobs that it is of.
         failed_decisions: decisions that an error has prevented.
         delays: corrective delays sent to agents.
     """
@@ -55,7 +57,7 @@ class ServiceCounts:
     refused: Counter[str] = field(default_factory=Counter)
     decision_s: Histogram = field(default_factory=lambda: Histogram(DECISION_BOUNDS_S))
     scores: Histogram = field(default_factory=lambda: Histogram(SCORE_BOUNDS))
-    link_scores: dict[str, float] = field(default_factory=dict)
+    link_scores: dict[str, LinkScore] = field(default_factory=dict)
     failed_decisions: int = 0
     delays: int = 0
 
@@ -65,13 +67,19 @@ class ServiceCounts:
             self.stages[before] -= 1
         self.stages[after] += 1
 
-    def decided(self, took_ns: int, scores: Mapping[str, float] | None = None) -> None:
+    def decided(self, took_ns: int, scores: Iterable[LinkScore] = ()) -> None:
         """Count a decision, and the scores of the links that it puts jobs on."""
         self.decision_s.add(took_ns / 1e9)
-        for link, score in (scores or {}).items():
-            self.scores.add(score)
-            self.link_scores[link] = score
+        for each in scores:
+            self.scores.add(each.score)
+            self.link_scores[each.link] = each
 
-    def keep_links(self, links: Iterable[str]) -> None:
-        """Forget the scores of all other links, which are not shared any more."""
-        self.link_scores = {link: self.link_scores[link] for link in links if link in self.link_scores}
+    def scores_of(self, links: Mapping[str, Collection[str]]) -> dict[str, float]:
+        """The scores of links, given their jobs; others are forgotten, as are those of other jobs than these."""
+        kept = {
+            link: score
+            for link, score in self.link_scores.items()
+            if link in links and set(score.jobs) == set(links[link])
+        }
+        self.link_scores = kept
+        return {link: each.score for link, each in kept.items()}

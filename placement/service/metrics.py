@@ -6,7 +6,7 @@ No label has text of a user. Names of links are the operator's, and at most MOST
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from heapq import nlargest
 from typing import Any
 
@@ -50,7 +50,7 @@ SHADOW = Metric(
 LINK_JOBS = Metric("mltcp_placement_link_jobs", "Jobs on a link that several use.", lambda row: row[1])
 LINK_SCORE = Metric(
     "mltcp_placement_link_score",
-    "Its compatibility score, as of the last decision about it.",
+    "Its compatibility score, as of the last decision, if its jobs are still those.",
     lambda row: row[2],
 )
 SERVICE_METRICS = (
@@ -161,14 +161,14 @@ def _rows(service: ServiceOperations) -> dict[str, list[Any]]:
 
 
 def _links(service: ServiceOperations) -> list[tuple[tuple[str], int, float | None]]:
-    shared, counts = _shared(service), service.context.counts
-    counts.keep_links(shared)
-    shown = nlargest(MOST_LINKS, shared.items(), key=lambda each: each[1])
-    return [((link,), jobs, counts.link_scores.get(link)) for link, jobs in shown]
+    shared = _shared(service)
+    scores = service.context.counts.scores_of(shared)
+    shown = nlargest(MOST_LINKS, shared.items(), key=lambda each: len(each[1]))
+    return [((link,), len(jobs), scores.get(link)) for link, jobs in shown]
 
 
-def _shared(service: ServiceOperations) -> dict[str, int]:
-    return {link: len(jobs) for link, jobs in service.context.registry.jobs_of.items() if len(jobs) > 1}
+def _shared(service: ServiceOperations) -> dict[str, Collection[str]]:
+    return {link: jobs for link, jobs in service.context.registry.jobs_of.items() if len(jobs) > 1}
 
 
 def _servers(registry: Registry) -> dict[str, int]:

@@ -193,9 +193,7 @@ class Placer(Dispatcher):
             request = request_for_job(self._registry, job, considered)
             choice = await solve(request)
         took_ns = time.perf_counter_ns() - began_ns
-        self._context.counts.decided(
-            took_ns, {each.link: each.score for each in choice.links} if choice else {}
-        )
+        self._context.counts.decided(took_ns, choice.links if choice else ())
         explained = explain_placement(self._registry, job, policy, considered, choice, took_ns, now_ns)
         # 3. The job may have been released while Cassini chose; slots are given by decisions only.
         present = self._registry.jobs[job.id]
