@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -232,16 +233,23 @@ def _until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.1)
 
 
-def _submit_and_release(address: str, until_s: float) -> None:
-    """Have the service decide about a small job now and then."""
-    with Client(address) as client:
-        number = 0
+def _watched(where: Monitored, until_s: float) -> DaemonStatus:
+    """Have the service decide about a small job now and then; returns the last status that has a slowed job, or any."""
+    status, number = where.top(), 0
+    seen: dict[str, str] = {}
+    with Client(where.service) as client:
         while time.monotonic() < until_s:
             client.submit(pb.Job(id=f"small-{number}", gpus=number % 3 + 1, iterations=100, profile=PROFILE))
-            time.sleep(2.0)
-            client.release(f"small-{number}")
-            time.sleep(1.0)
+            for step in range(6):
+                time.sleep(0.5)
+                now = where.top()
+                status = now if any(job.slowed_by for job in now.jobs) else status
+                seen.update({name: text for name in ("bert", "gpt") if (text := client.job(name).seen)})
+                if step == 3:
+                    client.release(f"small-{number}")
             number += 1
+    print("\n".join(f"{name}: {text}" for name, text in seen.items()))
+    return status
 
 
 def draw(where: Monitored, end_s: float) -> Figure:
@@ -256,9 +264,9 @@ def draw(where: Monitored, end_s: float) -> Figure:
         for query, legend in queries(panel):
             fields = {"query": query, "start": str(end_s - SHOWN_S), "end": str(end_s), "step": "1"}
             for series in where.ask("query_range", **fields)["result"]:
-                times, values = zip(
-                    *((t - end_s + SHOWN_S, float(v)) for t, v in series["values"]), strict=True
-                )
+                found = {round(t - end_s + SHOWN_S): float(value) for t, value in series["values"]}
+                times = range(SHOWN_S + 1)
+                values = [found.get(second, math.nan) for second in times]
                 colour = JOB_COLOURS[lines % len(JOB_COLOURS)]
                 axes.plot(times, values, color=colour, label=_legend(legend, series["metric"]), linewidth=1.4)
                 lines += 1
@@ -287,11 +295,7 @@ def main(arguments: list[str]) -> None:
     folder = Path(arguments[0]) if arguments else Path(__file__).parent / "pictures"
     with monitored(iterations=160) as where:
         _until(lambda: len([job for job in where.top().jobs if job.iterations > 3]) == 2, "both jobs train")
-        _submit_and_release(where.service, time.monotonic() + SHOWN_S)
-        status = where.top()
-        with Client(where.service) as client:
-            for job in client.status().jobs:
-                print(f"{job.id}: {job.seen}")
+        status = _watched(where, time.monotonic() + SHOWN_S)
         with mpl.rc_context(STYLE):
             draw(where, time.time()).savefig(folder / "monitoring.png", dpi=110, metadata={"Software": None})
         console = Console(record=True, width=150, highlight=False, file=io.StringIO())

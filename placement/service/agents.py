@@ -281,8 +281,11 @@ class AgentCoordinator:
         not slowed down, or does not report.
         """
         longer = self._longer_by(job)
-        shared = {link: self._beside(job, link) for link in job.links} if longer > SLOWED else {}
-        found = [f"with {', '.join(others)} on {link}" for link, others in shared.items() if others]
+        links_of: dict[str, list[str]] = {}
+        for link in job.links if longer > SLOWED else ():
+            if others := self._beside(job, link):
+                links_of.setdefault(", ".join(others), []).append(link)
+        found = [f"with {others} on {', '.join(links)}" for others, links in links_of.items()]
         if not found:
             return ""
         return (
