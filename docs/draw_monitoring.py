@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from rich.console import Console
+from rich.console import CONSOLE_SVG_FORMAT, Console
 
 from bench.lab.lab import Lab
 from bench.lab.link import Link
@@ -59,6 +60,9 @@ metrics = "{DAEMON}"
 [pacing]
 line_rate = "100mbit"
 """
+WITHOUT_FONTS = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+"""No font is loaded from elsewhere."""
+
 SECOND_STARTS_S = 4.0
 SHOWN_S = 45
 _WAIT_S = 60.0
@@ -300,7 +304,8 @@ def main(arguments: list[str]) -> None:
             draw(where, time.time()).savefig(folder / "monitoring.png", dpi=110, metadata={"Software": None})
         console = Console(record=True, width=150, highlight=False, file=io.StringIO())
         console.print(screen(status, "job", console.width))
-        console.save_svg(str(folder / "top.svg"), title="mltcp top")
+        svg = console.export_svg(title="mltcp top", code_format=WITHOUT_FONTS)
+        (folder / "top.svg").write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
 
 
 if __name__ == "__main__":
