@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from placement.plots.style import FAINT, INK, JOB_COLOURS, MUTED, STYLE
+from placement.service.lifecycle import OVER, TRANSITIONS, JobStage
 from tests.unit.test_imports import LAYERS, PACKAGES, ROOT, edges
 
 BLUE, ORANGE, GREEN, PINK = JOB_COLOURS[:4]
@@ -55,8 +56,8 @@ def canvas(width_in: float, height_in: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def draw_box(axes: Axes, box: Box, size: float = 9.5) -> None:
-    """Draw a box with its heading above its text."""
+def draw_box(axes: Axes, box: Box, size: float = 9.5) -> FancyBboxPatch:
+    """Draw a box with its heading above its text; returns its outline."""
     patch = FancyBboxPatch(
         (box.x - box.width / 2, box.y - box.height / 2),
         box.width,
@@ -72,6 +73,7 @@ def draw_box(axes: Axes, box: Box, size: float = 9.5) -> None:
     axes.text(
         box.x, top - 0.15, box.text, ha="center", va="top", fontsize=size - 2, color=INK, linespacing=1.35
     )
+    return patch
 
 
 def draw_arrow(
@@ -251,7 +253,83 @@ def job() -> Figure:
     return figure
 
 
-PICTURES = {"packages": packages, "byte": byte, "job": job}
+STAGES = {
+    JobStage.REGISTERED: Box(1.2, 2.9, 1.6, 0.62, "REGISTERED", "known, not to be placed", MUTED),
+    JobStage.QUEUED: Box(3.9, 2.9, 1.6, 0.62, "QUEUED", "waits for slots", BLUE),
+    JobStage.LAUNCHING: Box(6.9, 2.9, 1.6, 0.62, "LAUNCHING", "the engine starts it", ORANGE),
+    JobStage.RUNNING: Box(10.0, 2.9, 1.6, 0.62, "RUNNING", "trains", GREEN),
+    JobStage.STOPPING: Box(5.4, 1.55, 1.6, 0.62, "STOPPING", "to go on elsewhere", BLUE),
+    JobStage.RELEASING: Box(8.4, 1.55, 1.6, 0.62, "RELEASING", "is stopped for good", MUTED),
+    JobStage.ENDED: Box(4.2, 0.35, 1.6, 0.4, "ENDED", "", MUTED),
+    JobStage.FAILED: Box(6.6, 0.35, 1.6, 0.4, "FAILED", "", PINK),
+}
+_BENDS = {
+    (JobStage.REGISTERED, JobStage.LAUNCHING): -0.35,
+    (JobStage.REGISTERED, JobStage.RUNNING): -0.33,
+    (JobStage.QUEUED, JobStage.LAUNCHING): -0.12,
+    (JobStage.QUEUED, JobStage.RUNNING): -0.24,
+    (JobStage.LAUNCHING, JobStage.QUEUED): -0.12,
+    (JobStage.RUNNING, JobStage.QUEUED): -0.2,
+}
+
+
+def states() -> Figure:
+    """The stages of a job and which may follow which, as `placement.service.lifecycle.TRANSITIONS` has them."""
+    figure, axes = canvas(11, 4.5)
+    frame = FancyBboxPatch(
+        (0.4, 0.1), 10.4, 0.5, boxstyle="round,pad=0,rounding_size=0.1", facecolor="none", edgecolor=FAINT
+    )
+    axes.add_patch(frame)
+    axes.text(0.55, 0.35, "over, after any other stage", fontsize=8, color=MUTED, va="center")
+    outlines = {stage: draw_box(axes, box, 9) for stage, box in STAGES.items()}
+    for stage, following in TRANSITIONS.items():
+        assert not following or following >= OVER, (
+            "every stage that has a next one may be followed by both ends"
+        )
+        if following:
+            axes.add_patch(
+                _transition(outlines[stage], STAGES[stage], frame, (STAGES[stage].x, 0.6), 0.0, FAINT)
+            )
+        for each in following - OVER:
+            box, bend = STAGES[each], _BENDS.get((stage, each), 0.0)
+            axes.add_patch(
+                _transition(
+                    outlines[stage], STAGES[stage], outlines[each], (box.x, box.y), bend, STAGES[stage].colour
+                )
+            )
+    return figure
+
+
+def _transition(
+    outline: FancyBboxPatch,
+    box: Box,
+    target: FancyBboxPatch,
+    end: tuple[float, float],
+    bend: float,
+    colour: str,
+) -> FancyArrowPatch:
+    return FancyArrowPatch(
+        (box.x, box.y),
+        end,
+        patchA=outline,
+        patchB=target,
+        connectionstyle=f"arc3,rad={bend}",
+        arrowstyle="-|>",
+        mutation_scale=11,
+        linewidth=1.2,
+        color=colour,
+        shrinkA=0,
+        shrinkB=0,
+    )
+
+
+def state_facts() -> str:
+    """What the picture of the stages says, likewise."""
+    return json.dumps({stage.name: sorted(each.name for each in TRANSITIONS[stage]) for stage in JobStage})
+
+
+PICTURES = {"packages": packages, "byte": byte, "job": job, "states": states}
+FACTS = {"packages": facts, "states": state_facts}
 
 
 def main(arguments: list[str]) -> None:
@@ -260,7 +338,7 @@ def main(arguments: list[str]) -> None:
     assert set(PACKAGES) == set(PACKAGE_COLOURS)
     for name, draw in PICTURES.items():
         with mpl.rc_context(STYLE):
-            metadata = {"Software": None, "Description": facts() if name == "packages" else None}
+            metadata = {"Software": None, "Description": FACTS[name]() if name in FACTS else None}
             draw().savefig(folder / f"architecture_{name}.png", dpi=150, metadata=metadata)
 
 

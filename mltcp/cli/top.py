@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -31,6 +31,7 @@ _PROBLEMS = {
     "left alone": "jobs are not paced there: its root qdisc was removed or replaced",
 }
 _CHANGES_SHOWN = 5
+_SLOWED_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -253,6 +254,14 @@ def screen(
         when = time.strftime("%F %T", time.localtime(change.at_s))
         line = f"{when} {_plain(change.what)}"
         parts.append(Text(line, style="yellow", overflow="ellipsis", no_wrap=height is not None))
+    names = {
+        job.number: _plain(job.job) if job.detail else f"a job of {_plain(job.user)}" for job in status.jobs
+    }
+    slowed = sorted((job for job in status.jobs if job.slowed_by), key=lambda job: -(job.slowdown or 0.0))
+    for job in slowed[:_SLOWED_SHOWN]:
+        parts.append(
+            Text(_slowed(job, names), style="yellow", overflow="ellipsis", no_wrap=height is not None)
+        )
     if not status.jobs:
         return Group(*parts, Text("no jobs"))
     room = None if height is None else max(1, height - len(parts) - 1)
@@ -265,6 +274,15 @@ def screen(
 
 def _problem_of(interface: InterfaceStatus) -> str:
     return f"{_plain(interface.name)} {interface.state}: {_PROBLEMS[interface.state]}"
+
+
+def _slowed(job: JobStatus, names: Mapping[int, str]) -> str:
+    """A line that says who sends with a slowed job on which link."""
+    others = ", ".join(
+        f"{names.get(each.number, 'one that has ended')} on {_plain(each.link)} ({each.share:.0%} of the time)"
+        for each in job.slowed_by
+    )
+    return f"{_plain(job.job)} takes {job.slowdown:.2f} times its best iteration; it sends with {others}"
 
 
 def headline(status: DaemonStatus) -> str:

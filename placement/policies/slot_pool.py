@@ -99,6 +99,15 @@ class SlotPool:
         """Number of slots that no job holds, and nobody outside."""
         return int(np.count_nonzero((self.gpus["workers"] == 0) & ~self._outside))
 
+    def counts(self) -> dict[str, int]:
+        """Number of slots that jobs hold, that are free, used outside, or on closed servers; without removed ones."""
+        there = self.capacity_mb != _TAKEN
+        held = self.gpus["workers"] > 0
+        outside = ~held & self._outside
+        closed = ~held & ~outside & self._closed
+        kinds = {"held": held, "free": ~(held | outside | closed), "outside": outside, "out_of_use": closed}
+        return {name: int(np.count_nonzero(kind & there)) for name, kind in kinds.items()}
+
     def free_of(self, server: int) -> int:
         """Number of slots of a server that no job holds, and nobody outside."""
         own = self._slots_of(server)

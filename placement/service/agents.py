@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from mltcp.core.one_line import one_line
 from mltcp.core.processes import boot_id, pid_namespace, start_ticks
 from placement.service.context import ServiceContext
-from placement.service.drift import IterationTiming, JobTimelines
+from placement.service.drift import IterationTiming, JobTimelines, overlap
 from placement.service.engine_jobs import EngineJobs
 from placement.service.lifecycle import JobLifecycle, JobStage
 from placement.service.protocol import placement_pb2 as pb
@@ -61,6 +61,16 @@ class AgentSessions:
 
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._sessions
+
+    @property
+    def attached(self) -> int:
+        """The number of sessions."""
+        return len(self._sessions)
+
+    @property
+    def leased(self) -> int:
+        """The number of jobs without a session whose lease runs."""
+        return len(self._leases)
 
     def attach(self, session: AgentSession) -> None:
         """Add a session, detach the job's previous one, and end its lease."""
@@ -121,6 +131,14 @@ class AgentSessions:
 
 
 _log = logging.getLogger("mltcp.placement")
+
+SLOWED = 0.1
+"""A job is slowed down if its iterations take longer than its profile by more than this fraction."""
+
+COINCIDES = 0.05
+"""Jobs are not named that send for less than this fraction of a slowed job's sending."""
+
+MOST_BESIDE = 5
 
 SILENT_NS = 10_000_000_000
 """A job without a report for this time and for three of its iterations is left out when its group is compared."""
@@ -238,6 +256,7 @@ class AgentCoordinator:
 
     def _send(self, delays: Mapping[str, pb.Delay]) -> None:
         """Send delays to agents; those of jobs without a session are held until the job's next report."""
+        self._context.counts.delays += len(delays)
         for job_id, delay in delays.items():
             if not self.sessions.send(job_id, pb.Decision(delay=delay)):
                 self._held[job_id] = delay
@@ -249,6 +268,54 @@ class AgentCoordinator:
         if job not in group or len(group) < 2:
             return None
         return self._timelines.ahead_ns(job.id, *_targets(group))
+
+    def slowed(self) -> int:
+        """The number of jobs whose iterations take longer than their profiles, by more than SLOWED."""
+        jobs = self._context.registry.jobs
+        return sum(self._longer_by(jobs[each]) > SLOWED for each in self._timelines if each in jobs)
+
+    def slowed_by(self, job: JobRecord) -> str:
+        """For a job that takes longer than its profile: the jobs on its links, and how much of its sending coincides.
+
+        By the reported iterations and the profiles: on which links queues are, the service does not see. Empty: it is
+        not slowed down, or does not report.
+        """
+        longer = self._longer_by(job)
+        links_of: dict[str, list[str]] = {}
+        for link in job.links if longer > SLOWED else ():
+            if others := self._beside(job, link):
+                links_of.setdefault(", ".join(others), []).append(link)
+        found = [f"with {others} on {', '.join(links)}" for others, links in links_of.items()]
+        if not found:
+            return ""
+        return (
+            f"iterations take {1 + longer:.2f} times as long as its profile; it sends {' and '.join(found)}"
+        )
+
+    def _longer_by(self, job: JobRecord) -> float:
+        reports = job.demand is not None and self._reports(job, self._context.clock.now_ns())
+        return self._timelines.of(job.id).longer_by(job.iteration_ns) if reports else 0.0
+
+    def _beside(self, job: JobRecord, link: str) -> list[str]:
+        """The other jobs of a link that send at the same time, most time first."""
+        jobs, now_ns = self._context.registry.jobs, self._context.clock.now_ns()
+        shares: dict[str, float] = {}
+        own, own_ns = self._timelines.of(job.id).report, self._sends_ns(job)
+        for name in self._context.registry.jobs_of.get(link, ()):
+            other = self._timelines.of(name).report
+            if own and other and name != job.id and self._reports(jobs[name], now_ns):
+                shares[name] = overlap(own.began_ns, own_ns, other, self._sends_ns(jobs[name]))
+        ordered = sorted(
+            (each for each in shares if shares[each] > COINCIDES), key=lambda each: -shares[each]
+        )
+        return [f"{each} ({100 * shares[each]:.0f} % of the time)" for each in ordered[:MOST_BESIDE]]
+
+    def _sends_ns(self, job: JobRecord) -> int:
+        """For how long a job sent in its last iteration: all of it but the silence of its profile."""
+        report = self._timelines.of(job.id).report
+        phases = job.demand.phases if job.demand else ()
+        silent_ns = sum(phase.duration_ns for phase in phases if not phase.bandwidth_bps)
+        return max(0, report.duration_ns - silent_ns) if report else 0
 
     def _job_changed(self, before: JobRecord | None, job: JobRecord) -> None:
         """Forget a job that has given its slots back, and detach its agent."""

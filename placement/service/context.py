@@ -11,6 +11,7 @@ from fractions import Fraction
 from placement.cassini.drift import THRESHOLD
 from placement.model.throughput_table import Combination
 from placement.service.contention import ContentionState
+from placement.service.counts import ServiceCounts
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError
 from placement.service.protocol.pages import shorten_explanation, shorten_status
@@ -100,6 +101,7 @@ class ServiceContext:
         epoch: how many services have used the store before.
         tasks: that are in progress.
         contention: of jobs that name their models; None: the service has no table.
+        counts: for metrics.
     """
 
     registry: Registry
@@ -112,6 +114,7 @@ class ServiceContext:
     unheard: dict[str, str] = field(default_factory=dict)
     epoch: int = 0
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    counts: ServiceCounts = field(default_factory=ServiceCounts)
 
     def check_accepts(self, field: str) -> None:
         """Raise `RequestError` if nothing new is accepted, because the store cannot keep it."""
@@ -172,10 +175,10 @@ class ServiceContext:
         found = (self.seen.get(job.id, ""), self.unheard.get(job.id, "")) if job.placed else ()
         return "; ".join(text for text in found if text)
 
-    def status(self, job_id: str, attached: bool = False) -> pb.JobStatus:
-        """The status message of a job."""
+    def status(self, job_id: str, attached: bool = False, slowed_by: str = "") -> pb.JobStatus:
+        """The status message of a job, with what is seen of it."""
         job = self.registry.jobs[job_id]
         message = status_message(job, self.registry.places(job), attached)
-        message.seen = self.notes(job)
+        message.seen = "; ".join(text for text in (self.notes(job), slowed_by) if text)
         shorten_status(message)
         return message

@@ -7,7 +7,7 @@ a time at which an iteration should begin, and computes its wait when it applies
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median_low
 from typing import Any
@@ -49,6 +49,24 @@ class IterationTiming:
     number: int
     began_ns: int
     duration_ns: int
+
+
+def overlap(began_ns: int, sends_ns: int, other: IterationTiming, other_sends_ns: int) -> float:
+    """The fraction of the time for which a job sends in an iteration in which another one sends too.
+
+    Args:
+        began_ns: when it began to send.
+        sends_ns: for how long.
+        other: an iteration of the other job, which is taken to repeat.
+        other_sends_ns: for how long the other one sends in it.
+    """
+    period_ns = max(1, other.duration_ns)
+
+    def sent_ns(until_ns: int) -> int:
+        whole, part_ns = divmod(until_ns - other.began_ns, period_ns)
+        return whole * min(other_sends_ns, period_ns) + min(other_sends_ns, part_ns)
+
+    return (sent_ns(began_ns + sends_ns) - sent_ns(began_ns)) / max(1, sends_ns)
 
 
 @dataclass(frozen=True)
@@ -108,6 +126,9 @@ class JobTimelines:
     threshold: float
     epoch: int = 0
     _timelines: dict[str, JobTimeline] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._timelines)
 
     def of(self, job_id: str) -> JobTimeline:
         """The timeline of a job; an empty one if it has not reported."""

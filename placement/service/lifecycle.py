@@ -39,18 +39,18 @@ class JobStage(Enum):
     FAILED = auto()
 
 
-_OVER = frozenset({JobStage.ENDED, JobStage.FAILED})
+OVER = frozenset({JobStage.ENDED, JobStage.FAILED})
 _PLACED = frozenset({JobStage.LAUNCHING, JobStage.RUNNING})
 
 TRANSITIONS = {
-    JobStage.REGISTERED: {JobStage.QUEUED, *_PLACED, *_OVER},
-    JobStage.QUEUED: {*_PLACED, *_OVER},
+    JobStage.REGISTERED: {JobStage.QUEUED, *_PLACED, *OVER},
+    JobStage.QUEUED: {*_PLACED, *OVER},
     # QUEUED: its processes were lost before the engine had said that it has started them.
-    JobStage.LAUNCHING: {JobStage.RUNNING, JobStage.RELEASING, JobStage.QUEUED, *_OVER},
+    JobStage.LAUNCHING: {JobStage.RUNNING, JobStage.RELEASING, JobStage.QUEUED, *OVER},
     # QUEUED: its processes were lost, and it can go on or begin again.
-    JobStage.RUNNING: {JobStage.STOPPING, JobStage.RELEASING, JobStage.QUEUED, *_OVER},
-    JobStage.RELEASING: {*_OVER},
-    JobStage.STOPPING: {JobStage.QUEUED, JobStage.RELEASING, *_OVER},
+    JobStage.RUNNING: {JobStage.STOPPING, JobStage.RELEASING, JobStage.QUEUED, *OVER},
+    JobStage.RELEASING: {*OVER},
+    JobStage.STOPPING: {JobStage.QUEUED, JobStage.RELEASING, *OVER},
     JobStage.ENDED: set[JobStage](),
     JobStage.FAILED: set[JobStage](),
 }
@@ -73,6 +73,9 @@ class JobLifecycle:
         self._context, self._registry = context, context.registry
         self._has_engine = has_engine
         self._listeners: list[JobListener] = []
+        for job in self._registry.jobs.values():
+            if not job.over:
+                context.counts.passed(None, self.stage(job).name)
 
     def subscribe(self, listener: JobListener) -> None:
         """Tell a listener of each change from now on, after those that have subscribed before."""
@@ -148,5 +151,7 @@ class JobLifecycle:
         return after
 
     def _tell(self, before: JobRecord | None, after: JobRecord) -> None:
+        was = None if before is None else self.stage(before).name
+        self._context.counts.passed(was, self.stage(after).name)
         for listener in self._listeners:
             listener(before, after)

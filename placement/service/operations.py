@@ -213,15 +213,16 @@ class ServiceOperations:
 
     def status(self, job_id: str) -> pb.JobStatus:
         """The status of a job. Raises `RequestError`."""
-        self._registry.job(job_id)
-        return self.context.status(job_id, job_id in self.agents.sessions)
+        job = self._registry.job(job_id)
+        return self.context.status(job_id, job_id in self.agents.sessions, self.agents.slowed_by(job))
 
     def explain(self, job_id: str) -> pb.ExplainReply:
         """The explanation of a job's placement, or of its waiting. Raises `RequestError`."""
         job = self._registry.job(job_id)
         explained = pb.ExplainReply()
         explained.CopyFrom(self._explain(job))
-        if further := [text for text in (self.context.notes(job), self._dispatcher.note(job)) if text]:
+        notes = (self.context.notes(job), self.agents.slowed_by(job), self._dispatcher.note(job))
+        if further := [text for text in notes if text]:
             explained.summary = "; ".join((explained.summary, *further))
         shorten_explanation(explained)
         return explained

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -71,6 +72,7 @@ class ServiceConfiguration:
         links: uplinks to register at the start.
         engine: runs the jobs that have a command; None: jobs are placed only.
         gate: the embedded all-reduce gate; None: none.
+        metrics: HOST:PORT to serve Prometheus metrics at; None: they are not served.
         ping_s: the time between two pings of a connection; see `protocol.connection`.
     """
 
@@ -84,6 +86,7 @@ class ServiceConfiguration:
     engine: Engine | None = None
     gate: EmbeddedGate | None = None
     ping_s: float = PING_S
+    metrics: str | None = None
 
     def check(self) -> None:
         """Raise `MltcpError` if a value is invalid; has no side effects."""
@@ -157,9 +160,10 @@ async def running_service(
         await service.cluster.register_links(configuration.links)
         try:
             await service.prepare()
-            service.start()
-            async with _listening(configuration, service, tokens) as address:
-                yield address
+            with _metrics(configuration, service):
+                service.start()
+                async with _listening(configuration, service, tokens) as address:
+                    yield address
         finally:
             await service.close()
     finally:
@@ -182,11 +186,24 @@ def warm_up() -> None:
     )
 
 
+@contextmanager
+def _metrics(configuration: ServiceConfiguration, service: ServiceOperations) -> Iterator[None]:
+    if configuration.metrics is None:
+        yield
+        return
+    from placement.service.metrics import ServiceMetrics
+
+    with closing(ServiceMetrics(service, configuration.metrics)):
+        yield
+
+
 @asynccontextmanager
 async def _listening(
     configuration: ServiceConfiguration, service: ServiceOperations, tokens: AcceptedTokens | None
 ) -> AsyncIterator[Address]:
-    interceptors = [TokenInterceptor(tokens)] if tokens is not None else []
+    refused = service.context.counts.refused
+    count = partial(refused.update, ("unauthenticated",))
+    interceptors = [TokenInterceptor(tokens, count)] if tokens is not None else []
     options = [("grpc.so_reuseport", 0), *keepalive_options(configuration.ping_s), *connection_options()]
     server = grpc.aio.server(interceptors=interceptors, options=options)
     pb_grpc.add_PlacementServicer_to_server(PlacementServicer(service, tokens), server)

@@ -124,6 +124,7 @@ def answering(
             with servicer.in_progress(caller):
                 return await method(servicer, request, caller)
         except MltcpError as error:
+            servicer.count_refusal(error)
             await abort(context, error)
 
     answer.__doc__ = method.__doc__
@@ -160,6 +161,12 @@ class PlacementServicer(pb_grpc.PlacementServicer):
             self._in_progress[caller] -= 1
             if not self._in_progress[caller]:
                 del self._in_progress[caller]
+
+    def count_refusal(self, error: MltcpError) -> None:
+        """Count a call that ends with an error, by its kind."""
+        self._service.context.counts.refused[
+            error.code.value if isinstance(error, RequestError) else "failed"
+        ] += 1
 
     def caller(self, context: _Context) -> Caller:
         """The caller of a call. Raises `RequestError` if it has no accepted token."""
@@ -322,6 +329,7 @@ class PlacementServicer(pb_grpc.PlacementServicer):
                 async for decision in self._attached(caller, request_iterator, context):
                     yield decision
         except MltcpError as error:
+            self.count_refusal(error)
             await abort(context, error)
 
     async def _attached(

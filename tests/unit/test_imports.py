@@ -69,7 +69,7 @@ LAYERS = {
         *("scheduled_job", "cluster_run", "rates"),
     ),
     "placement.service": (
-        *("protocol", "state", "ratio_table", "contention", "context", "lifecycle", "decisions"),
+        *("protocol", "state", "ratio_table", "contention", "counts", "context", "lifecycle", "decisions"),
     ),
     "bench": (
         *("command_line", "plain_documents", "tables", "warm", "lab", "workloads", "compare", "hosts"),
@@ -267,14 +267,15 @@ def test_a_scheduler_has_one_implementation():
     assert len({type(named_scheduler(name)) for name in own}) == len(own)
 
 
-def test_the_picture_of_the_packages_is_that_of_the_sources():
+@pytest.mark.parametrize("name", ["packages", "states"])
+def test_the_pictures_of_the_architecture_are_those_of_the_sources(name):
     pytest.importorskip("matplotlib")
     from PIL import Image
 
-    from docs.draw_architecture import facts
+    from docs.draw_architecture import FACTS
 
-    with Image.open(ROOT / "docs" / "pictures" / "architecture_packages.png") as picture:
-        assert picture.text["Description"] == facts(), "python -m docs.draw_architecture"
+    with Image.open(ROOT / "docs" / "pictures" / f"architecture_{name}.png") as picture:
+        assert picture.text["Description"] == FACTS[name](), "python -m docs.draw_architecture"
 
 
 def test_no_files_import_each_other():

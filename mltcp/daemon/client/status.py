@@ -40,12 +40,26 @@ class InterfaceStatus:
 
 
 @dataclass(frozen=True)
+class Contender:
+    """A job that sends while a slowed one does, on the same link of this host.
+
+    `number` is the job's, `link` the interface or, in another network namespace, the local address; `share` is the
+    fraction of the time for which the slowed job sends.
+    """
+
+    number: int
+    link: str
+    share: float
+
+
+@dataclass(frozen=True)
 class JobStatus:
     """One job of this host. For a job of another user, `detail` is False and only the fields before it are filled in.
 
     `how`: ``kernel`` (an eBPF congestion control scales its windows), ``tc`` (its class is paced), ``none``.
     `control` is the congestion control of its flows, except of the `left_alone` ones, which another program has given
     other settings. Times are None until an iteration has been seen. `label` is shown beside the job's name.
+    `slowed_by` has the jobs that send with one whose typical iteration takes more than 1.1 times its best.
     `slowdown` is the typical iteration time over the best one seen. `marks` counts ECN-marked segments (delivered_ce).
     """
 
@@ -77,6 +91,7 @@ class JobStatus:
     gap_s: float = 0.0
     left_alone: int = 0
     label: str = ""
+    slowed_by: tuple[Contender, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,12 +138,17 @@ class DaemonStatus:
             values = {name: document[name] for name in cls.__dataclass_fields__ if name in document}
             values["controls"] = tuple(values["controls"])
             values["interfaces"] = tuple(_of(InterfaceStatus, each) for each in values["interfaces"])
-            values["jobs"] = tuple(_of(JobStatus, each) for each in values["jobs"])
+            values["jobs"] = tuple(_job(each) for each in values["jobs"])
             changes = values.get("outside_changes", ())
             values["outside_changes"] = tuple(_of(OutsideChange, each) for each in changes)
             return cls(**values)
         except (KeyError, TypeError, AttributeError) as error:
             raise MltcpError(f"the daemon's status cannot be read: {error!r}") from None
+
+
+def _job(document: Mapping[str, Any]) -> JobStatus:
+    contenders = tuple(_of(Contender, each) for each in document.get("slowed_by", ()))
+    return dataclasses.replace(_of(JobStatus, document), slowed_by=contenders)
 
 
 def _of(kind: Any, document: Mapping[str, Any]) -> Any:

@@ -162,6 +162,7 @@ class Job:
         left_alone: the number of flows that another program has given other settings.
         former_entry: the number that it had in the kernel under a former daemon; 0: none.
         label: shown beside its name.
+        cgroup_addresses: the local addresses of flows that were not passed.
     """
 
     number: int
@@ -188,6 +189,12 @@ class Job:
     left_alone: int = 0
     former_entry: int = 0
     label: str = ""
+    cgroup_addresses: frozenset[str] = frozenset()
+
+    @property
+    def addresses(self) -> set[str]:
+        """The local addresses of its flows."""
+        return {flow.local[0] for flow in self.flows} | self.cgroup_addresses
 
     @property
     def gap_ns(self) -> int:
@@ -283,6 +290,9 @@ class Mechanism(Protocol):
 
     def state(self, job: Job) -> ControlState:
         """The state of the job's control now."""
+
+    def is_sending(self, job: Job) -> bool:
+        """Whether the job has data in flight now."""
 
     def close(self) -> None:
         """Give back what the mechanism holds open."""

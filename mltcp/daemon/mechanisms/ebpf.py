@@ -33,6 +33,7 @@ class EbpfMechanism:
         self._expected: dict[int, frozenset[int]] = {}
         self._entries: dict[int, int] = {}
         self._jobs: dict[int, Job] = {}
+        self._local: dict[int, str] = {}
 
     def accepts(self, control: str) -> bool:
         """Whether this is a loaded control whose flows belong to jobs."""
@@ -108,8 +109,23 @@ class EbpfMechanism:
             if number % PAUSE_FLOWS == PAUSE_FLOWS - 1:
                 yield
         self._counts = counts
+        self._find_addresses()
         self._map.remove_ended(ended, counts)
         yield from self._notice_controls(settled)
+
+    def _find_addresses(self) -> None:
+        """Find the local addresses of flows that were not passed, of which the counts have none, if there are new ones.
+
+        Only where there are several jobs, one of which might slow down another one.
+        """
+        cookies = {each.cookie for entry in self._jobs for each in self._counts.get(entry, ())}
+        if len(self._jobs) > 1 and not cookies <= self._local.keys():
+            self._local = {
+                flow.cookie: flow.local.rpartition(":")[0].strip("[]") for flow in self._map.flows()
+            }
+        for entry, job in self._jobs.items():
+            known = (self._local.get(each.cookie) for each in self._counts.get(entry, ()))
+            job.cgroup_addresses = frozenset(address for address in known if address)
 
     def _notice_controls(self, settled: Mapping[int, Job]) -> Iterator[None]:
         """Notice the flows whose congestion control is not what it was when they were last looked at.
@@ -174,6 +190,12 @@ class EbpfMechanism:
             total_bytes=tracker.total_bytes,
             gap_s=tracker.gap_ns / 1e9,
         )
+
+    def is_sending(self, job: Job) -> bool:
+        """Whether the kernel knows a flow of the job with data in flight."""
+        entry = self._entries.get(job.number)
+        now = None if entry is None else self._map.job(entry)
+        return now is not None and now.sending > 0
 
     def close(self) -> None:
         """Close the maps; the congestion controls stay loaded."""

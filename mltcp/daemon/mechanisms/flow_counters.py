@@ -87,6 +87,10 @@ class FlowCounters:
             job.marks += (now.delivered_ce - before.delivered_ce) & 0xFFFFFFFF
         job.counters[flow] = now
 
+    def is_sending(self, flows: Sequence[FlowKey]) -> bool:
+        """Whether one of these flows has data in flight."""
+        return any(sample is not None and sample.unacked > 0 for sample in self._sock_diag.sample(flows))
+
     def close(self) -> None:
         """Close the netlink socket."""
         self._sock_diag.close()

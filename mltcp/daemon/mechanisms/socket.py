@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from itertools import islice
 
 from mltcp.core.user_lines import of_user
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
@@ -13,6 +14,10 @@ from mltcp.ebpf.congestion_controls import available
 from mltcp.ebpf.jobs import SocketSettings
 
 _log = logging.getLogger("mltcp.daemon")
+
+
+MOST_LOOKED_AT = 4
+"""The number of flows by which it is seen whether a job sends: each is a request to the kernel."""
 
 
 class SocketMechanism:
@@ -82,6 +87,10 @@ class SocketMechanism:
     def state(self, job: Job) -> ControlState:
         """F is 1, and the iterations are not recognised."""
         return ControlState(total_bytes=job.total_bytes, gap_s=job.gap_s)
+
+    def is_sending(self, job: Job) -> bool:
+        """Whether one of its first flows has data in flight."""
+        return self._counters.is_sending(list(islice(job.flows, MOST_LOOKED_AT)))
 
     def close(self) -> None:
         """Close the netlink socket."""

@@ -200,6 +200,11 @@ class TcMechanism:
             gap_s=paced.tracker.gap_ns / 1e9,
         )
 
+    def is_sending(self, job: Job) -> bool:
+        """Whether one of its flows had data in flight when they were last read."""
+        samples = self._controller.jobs[job.number].flows.values()
+        return any(sample is not None and sample.unacked > 0 for sample in samples)
+
     # -- time --------------------------------------------------------------------------------------------------------
 
     def poll(self) -> list[tuple[Job, FinishedIteration]]:

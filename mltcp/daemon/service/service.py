@@ -19,6 +19,7 @@ from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.core.signals import ENDING_SIGNALS, stop_signals
 from mltcp.daemon.descriptors.workers import DescriptorWorkers
 from mltcp.daemon.jobs.attachments import Attachments
+from mltcp.daemon.jobs.contention import SAMPLE_S, LinkContention
 from mltcp.daemon.jobs.job import Mechanism
 from mltcp.daemon.jobs.job_manager import JobManager
 from mltcp.daemon.jobs.job_table import LAST_NUMBER
@@ -142,6 +143,7 @@ class _Daemon:
         )
         if tc is not None:
             self._manager.jobs.number_classes(tc.carried)
+        self._contention = LinkContention(self._manager.jobs)
         self._status = StatusBuilder(
             self._manager.jobs,
             tc,
@@ -152,6 +154,7 @@ class _Daemon:
             lambda: (0 if ebpf is None else ebpf.entries, self._manager.refused),
             refused,
             changes,
+            self._contention,
         )
         handler = self._handler = RequestHandler(self._manager, self._status)
         tags = None if job_map is None else job_map.tags_descriptor
@@ -267,6 +270,7 @@ class _Daemon:
                 poll = partial(self._manager.poll, mechanism)
                 _Periodic(loop, f"the control by {mechanism.name}", mechanism.poll_period_s, poll).start()
         _Periodic(loop, "the count of flows", COUNT_S, self._count).start()
+        _Periodic(loop, "the look at who sends", SAMPLE_S, self._contention.sample).start()
         _log.info("listening at %s", self._configuration.socket)
         _notify("READY=1")
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from mltcp.core.errors import MltcpError
 from mltcp.daemon.client.protocol import VERSION
 from mltcp.daemon.client.status import EVERYBODY, DaemonStatus, InterfaceStatus, JobStatus
+from mltcp.daemon.jobs.contention import LinkContention
 from mltcp.daemon.jobs.job import NO_CONTROL, Job, Peer, may_see
 from mltcp.daemon.jobs.job_table import JobTable
 from mltcp.daemon.mechanisms.outside_changes import OutsideChanges
@@ -35,6 +36,7 @@ class StatusBuilder:
         kernel_jobs: counts the entries of jobs in the kernel, and the jobs that found no space there.
         refused_controls: the controls that could not be loaded, with the reasons.
         changes: those that other programs have made.
+        contention: of jobs on the same links.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class StatusBuilder:
         kernel_jobs: Callable[[], tuple[int, int]] = lambda: (0, 0),
         refused_controls: Mapping[str, str] = MappingProxyType({}),
         changes: OutsideChanges | None = None,
+        contention: LinkContention | None = None,
     ) -> None:
         self._jobs = jobs
         self._pacing = pacing
@@ -58,6 +61,7 @@ class StatusBuilder:
         self._kernel_jobs = kernel_jobs
         self._refused_controls = dict(refused_controls)
         self._changes = changes or OutsideChanges()
+        self._contention = contention or LinkContention(jobs)
         self._began_s = time.monotonic()
         self._measured_s = self._began_s
         self._cpu_before_s = time.process_time()
@@ -148,6 +152,7 @@ class StatusBuilder:
             marks=job.marks,
             left_alone=job.left_alone,
             label=job.label,
+            slowed_by=self._contention.slowed_by(job),
             **asdict(job.mechanism.state(job)),
         )
 

@@ -68,6 +68,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--cluster", type=Path, metavar="FILE", help="servers and links to register at the start"
     )
+    command.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
     command.add_argument("--json", action="store_true", help="print the address as a line of JSON")
     rules = command.add_argument_group("decisions")
     rules.add_argument(
@@ -271,6 +272,7 @@ def _configuration(options: argparse.Namespace, stack: ExitStack) -> ServiceConf
         _mode(options.socket_mode),
         servers,
         links,
+        metrics=options.metrics,
     )
     configuration.check()
     if options.engine:

@@ -166,6 +166,7 @@ class Placer(Dispatcher):
             placed = False  # it waits until capacity changes; Explain reports what it needs
         except Exception:  # of one job; the others are placed nevertheless
             _log.exception("job %s: no decision was made", one_line(job_id))
+            self._context.counts.failed_decisions += 1
             placed = False
         if not placed:
             self._full.add(self._registry.resource_class(job))
@@ -192,6 +193,7 @@ class Placer(Dispatcher):
             request = request_for_job(self._registry, job, considered)
             choice = await solve(request)
         took_ns = time.perf_counter_ns() - began_ns
+        self._context.counts.decided(took_ns, choice.links if choice else ())
         explained = explain_placement(self._registry, job, policy, considered, choice, took_ns, now_ns)
         # 3. The job may have been released while Cassini chose; slots are given by decisions only.
         present = self._registry.jobs[job.id]

@@ -162,8 +162,10 @@ class JobScheduling(Dispatcher):
                 await self._step()
             except MltcpError as error:
                 _log.error("%s: %s", self._decider.name, one_line(str(error)))
+                self._context.counts.failed_decisions += 1
             except Exception:  # without this loop no job would ever be placed again
                 _log.exception("%s: no decision was made", self._decider.name)
+                self._context.counts.failed_decisions += 1
 
     async def _step(self) -> None:
         if self._settling():
@@ -239,6 +241,7 @@ class JobScheduling(Dispatcher):
             views = self._views(jobs, view, now_ns)
             decided = await self._decider.decide(view.cluster, now_ns, views)
             self._made += 1
+            self._context.counts.decided(decided.took_ns)
             if self._shadow is not None:
                 self._shadow.watch(view.cluster, now_ns, views, decided.assignment)
             plan = _Plan(cause, {}, decided)

@@ -238,10 +238,15 @@ class Security:
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Rejects calls without an accepted bearer token, except a health check."""
+    """Rejects calls without an accepted bearer token, except a health check.
 
-    def __init__(self, tokens: AcceptedTokens) -> None:
-        self._tokens = tokens
+    Args:
+        tokens: that are accepted.
+        refused: called for each call that is rejected.
+    """
+
+    def __init__(self, tokens: AcceptedTokens, refused: Callable[[], None] = lambda: None) -> None:
+        self._tokens, self._refused = tokens, refused
 
     async def intercept_service(
         self,
@@ -254,6 +259,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
             return handler
         if self._tokens.caller(handler_call_details.invocation_metadata or ()) is not None:
             return handler
+        self._refused()
         return _denied(handler)
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from mltcp.cli.top import COLUMNS, _amount, add_parser, execute, fitting, headline, screen
 from mltcp.core.errors import MltcpError, UsageError
-from mltcp.daemon.client.status import DaemonStatus, InterfaceStatus, JobStatus, OutsideChange
+from mltcp.daemon.client.status import Contender, DaemonStatus, InterfaceStatus, JobStatus, OutsideChange
 
 
 def job(number=16, name="bert", **changes):
@@ -52,6 +52,21 @@ def test_a_job_is_one_line_with_all_its_columns():
     for expected in ("bert", "alice", "tc", "1.50", "███████░░░", "0.400 s", "0.410 s", "1.051", "125 MB/s"):
         assert expected in lines[2]
     assert "25 Gbit/s" in lines[2]
+
+
+def test_a_slowed_job_is_shown_with_those_that_send_with_it():
+    bert = job(1, "bert", slowdown=1.5, slowed_by=(Contender(2, "eth0", 0.62), Contender(3, "eth0", 0.1)))
+    others = JobStatus(3, "bob", 1, 1, "tc", detail=False)
+    shown = drawn(screen(status(bert, job(2, "gpt"), others), "job", 200), 200)
+    assert (
+        "bert takes 1.50 times its best iteration; "
+        "it sends with gpt on eth0 (62% of the time), a job of bob on eth0 (10% of the time)"
+    ) in shown
+
+
+def test_who_slows_a_job_down_survives_the_way_to_the_client():
+    sent = status(job(1, "bert", slowed_by=(Contender(2, "eth0", 0.62),)))
+    assert DaemonStatus.from_document(json.loads(json.dumps(sent.document()))) == sent
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 120, 200])

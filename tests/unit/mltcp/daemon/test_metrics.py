@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mltcp.core import metrics
 from mltcp.core.errors import MltcpError, UsageError
-from mltcp.daemon.service import metrics
 from mltcp.daemon.service.metrics import (
     DAEMON_METRICS,
     INTERFACE_METRICS,
@@ -34,7 +34,7 @@ def scraped(told):
     finally:
         server.close()
     return {
-        (sample.name, sample.labels.get("job")): sample
+        (sample.name, sample.labels.get("job_name")): sample
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
@@ -47,7 +47,7 @@ def test_a_scrape_has_every_metric_of_every_job():
     assert found["mltcp_job_slowdown_ratio", "bert"].value == 1.051
     assert found["mltcp_job_rate_bits_per_second", "bert"].value == 2.5e10
     assert found["mltcp_job_marks_total", "bert"].labels == {
-        "job": "bert", "instance": "", "user": "alice", "how": "tc",
+        "job_name": "bert", "job_instance": "", "user": "alice", "how": "tc",
     }  # fmt: skip
     assert ("mltcp_job_slowdown_ratio", "gpt") not in found
     assert found["mltcp_interface_paced", None].value == 1.0
@@ -62,8 +62,16 @@ def test_names_that_users_choose_break_nothing():
 def test_what_json_lets_a_user_send_fails_no_scrape():
     instance = json.loads(r'"a\ud800b"')
     assert (
-        scraped(status(job(instance=instance)))["mltcp_job_flows", "bert"].labels["instance"] == r"a\ud800b"
+        scraped(status(job(instance=instance)))["mltcp_job_flows", "bert"].labels["job_instance"]
+        == r"a\ud800b"
     )
+
+
+def test_jobs_beyond_a_number_have_no_series_of_their_own():
+    found = scraped(status(*(job(number, f"job-{number}", bytes_per_s=number) for number in range(250))))
+    shown = {name for metric, name in found if metric == "mltcp_job_flows"}
+    assert shown == {f"job-{number}" for number in range(50, 250)}
+    assert found["mltcp_daemon_jobs", None].value == 250
 
 
 @pytest.mark.parametrize(
