@@ -36,7 +36,7 @@ from placement.model.cluster import Cluster
 from placement.simulator.network.topology import Marking, Network, NetworkLink, Pause
 
 MOST_HOSTS = 100_000
-MOST_LINKS = 2_000_000
+MOST_LINKS = 500_000
 _NAME = re.compile(
     r"(?P<kind>[a-z-]+)(?::(?P<size>\d{1,6}(?:x\d{1,6})*))?(?::(?P<over>[\d.]{1,9}):(?P<to>[\d.]{1,9}))?"
     r"(?:,(?P<options>.*))?"
@@ -242,6 +242,8 @@ def network_named(text: str) -> Network:
             f"topology: {found['kind']}: size: expected {expected} numbers of 1 or more joined by x, "
             f"got {shown(found['size'] or '')}"
         )
+    if math.prod(size) > MOST_HOSTS:
+        raise UsageError(f"topology: expected at most {MOST_HOSTS} hosts, got {text!r}")
     options: dict[str, Any] = {}
     if found["over"]:
         if found["kind"] == "thesis":

@@ -65,7 +65,7 @@ class NetworkLink:
         lane: tells parallel links between the same two apart.
 
     Raises:
-        UsageError: no capacity, no buffer, or a value out of range.
+        UsageError: no capacity, no buffer, two equal ends, or a value out of range.
     """
 
     source: str
@@ -79,6 +79,8 @@ class NetworkLink:
 
     def __post_init__(self) -> None:
         where = f"link {self.name}"
+        if self.source == self.target:
+            raise UsageError(f"{where}: expected two different ends")
         check_number(self.rate_bps, field=f"{where}: rate_bps", lowest=1, highest=HIGHEST_BPS)
         check_number(self.delay_ns, field=f"{where}: delay_ns", lowest=0, highest=_LONGEST_DELAY_NS)
         if self.buffer_bytes != math.inf:
@@ -102,7 +104,7 @@ class Network:
         gpus: of each host; empty: one each.
 
     Raises:
-        UsageError: no hosts, a host or link twice, a link from something to itself, or a host without GPUs.
+        UsageError: no hosts, a host or link twice, or a host without GPUs.
     """
 
     hosts: tuple[str, ...]
@@ -116,9 +118,6 @@ class Network:
             twice = _first_twice(names)
             if twice is not None:
                 raise UsageError(f"network: {kind} {shown(twice)}: expected once, got twice")
-        for link in self.links:
-            if link.source == link.target:
-                raise UsageError(f"network: link {link.name}: expected two different ends")
         if self.gpus and (len(self.gpus) != len(self.hosts) or min(self.gpus) < 1):
             raise UsageError(
                 f"network: gpus: expected 1 or more for each of {len(self.hosts)} hosts, got {shown(self.gpus)}"
