@@ -104,11 +104,11 @@ class _Cables:
 
 
 def dumbbell(hosts: int, over: float | None = None, ports: Ports | None = None) -> Network:
-    """`hosts` hosts on either side of one link."""
+    """`hosts` hosts on either side of one link, numbered from side to side: h0 left, h1 right, h2 left, ..."""
     ports = ports or Ports()
     cables = _Cables(ports)
-    cables.below("left", 0, hosts)
-    cables.below("right", hosts, hosts)
+    for number in range(2 * hosts):
+        cables.below("right" if number % 2 else "left", number, 1)
     cables.cable("left", "right", hosts * ports.nics * ports.rate_bps / (over or hosts * ports.nics))
     return cables.network()
 
