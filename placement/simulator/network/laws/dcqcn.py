@@ -32,12 +32,12 @@ def begin_iteration_dcqcn(law: Record, flow: Record, now: int) -> None:
 
 @compiled
 def advance_dcqcn(law: Record, flow: Record, now: int, sent: float, is_marked: bool, increase: float) -> None:
-    """A step, in which `sent` bytes were sent and a marked packet arrived, or none; `increase` is F on R_AI and R_HAI."""
+    """A step in which `sent` bytes left, and a marked packet arrived or none; `increase` is F on R_AI and R_HAI."""
     if law.state == _NS3:
         if is_marked:
             _notice(law, flow, now)
         if now >= flow.cut_due:
-            flow.cut_due += int(law.cnp_us * _US)
+            flow.cut_due = max(now, flow.cut_due + int(law.cnp_us * _US))
             if flow.cut_wanted:
                 _cut(law, flow, now, flow.time_stage > 0)
     elif is_marked and now >= flow.next_cnp:

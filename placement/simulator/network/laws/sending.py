@@ -66,7 +66,9 @@ def current_increase(law: Record, flow: Record) -> float:
 
 
 @compiled
-def send_rate(law: Record, flow: Record, now: int, signal: int, acked: float, seen: float, rtt: float) -> float:
+def send_rate(
+    law: Record, flow: Record, now: int, signal: int, acked: float, seen: float, rtt: float
+) -> float:
     """Bytes a nanosecond, after a step in which so many packets were acknowledged.
 
     `signal` is 0, MARK or LOSS; `seen` is the probability of marks one round trip ago, or, for the control by delay,

@@ -26,7 +26,7 @@ LINK = np.dtype(
         ("probability", "f8"),
         ("stop", "f8"),  # of the pause; infinite: none
         ("go", "f8"),
-        ("is_host", "i8"),  # the sender's own: no queue, whoever sends is held back
+        ("is_active", "i8"),
         ("pausing", "i8"),  # whoever sends into it is to pause
         ("paused", "i8"),  # a link behind it is pausing
         ("queue", "f8"),
@@ -42,9 +42,7 @@ LINK = np.dtype(
     ]
 )
 
-HOP = np.dtype(
-    [("link", "i8"), ("flow", "i8"), ("next_link", "i8"), ("queue", "f8"), ("arrived", "f8")]
-)
+HOP = np.dtype([("link", "i8"), ("flow", "i8"), ("next_link", "i8"), ("queue", "f8"), ("arrived", "f8")])
 
 LAW = np.dtype(
     [
@@ -68,13 +66,15 @@ FLOW = np.dtype(
         ("host_link", "i8"),  # -1: the sender has none
         ("is_active", "i8"),
         ("left", "f8"),  # of the message, to be sent
-        ("began", "i8"),  # the message
+        ("began", "i8"),  # the message; NEVER: in a step before this one
+        ("finished", "i8"),  # sending the message
         ("head", "i8"),  # the message, and those that wait; -1: none
         ("tail", "i8"),
         ("iteration", "i8"),  # of the job, that was begun last
         ("iteration_left", "f8"),
         ("iteration_bytes", "f8"),
-        ("active_since", "i8"),  # in steps
+        ("read", "i8"),  # the step whose packets were acknowledged last
+        ("seen", "f8"),  # by them
         ("queue", "f8"),  # on all links
         ("offered", "f8"),
         ("sent", "f8"),  # in this step
@@ -162,7 +162,10 @@ class StepState(NamedTuple):
     ends: np.ndarray
     levels: np.ndarray
     """Of each link: none before those that lead to it."""
-    history: np.ndarray
+    marks: np.ndarray
+    """Of each flow and step: the probability that its packets were marked."""
+    waits: np.ndarray
+    """Of each flow and step: the queueing that its packets met."""
     active: np.ndarray
     """Flows that send or have bytes in queues; the counts are in `counts`."""
     active_links: np.ndarray
