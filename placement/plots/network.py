@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from placement.experiments.comparison import PolicyComparison, TraceRun
 from placement.plots.style import INK, framed, policy_colours
@@ -55,6 +55,7 @@ def iterations_figure(title: str, comparison: PolicyComparison) -> Figure:
             [float(np.percentile(each, percentile)) for each in by_number] for percentile in (10, 90)
         )
         ax.fill_between(numbers, low, high, color=colours[policy], alpha=0.15, linewidth=0)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("iteration")
     ax.set_ylabel("slowdown, mean of all jobs")
     ax.grid()

@@ -32,7 +32,12 @@ from placement.experiments.network import (
 )
 from placement.simulator.network import parallelism, topologies
 from placement.simulator.network.control_names import parse_control
-from placement.simulator.network.topologies import Ports, load_network, network_from_document, network_named
+from placement.simulator.network.topologies import (
+    PortSettings,
+    load_network,
+    network_from_document,
+    network_named,
+)
 from placement.simulator.network.topology import Network
 
 _SLURM_SUFFIXES = (".conf", ".yaml", ".yml")
@@ -150,7 +155,7 @@ def _network(options: argparse.Namespace) -> Network:
         return network_named(options.topology)
     nic_bps = parse_rate_bps(options.nic or "50gbit", field="--nic")
     if not is_slurm:
-        return load_network(path, Ports(rate_bps=nic_bps))
+        return load_network(path, PortSettings(rate_bps=nic_bps))
     uplink_bps = None if options.uplink is None else parse_rate_bps(options.uplink, field="--uplink")
     gpus = 1 if options.gpus is None else options.gpus
     if not 1 <= gpus <= 1024:

@@ -44,7 +44,7 @@ _NAME = re.compile(
 
 
 @dataclass(frozen=True)
-class Ports:
+class PortSettings:
     """What the links of a network have in common.
 
     Attributes:
@@ -66,7 +66,7 @@ class Ports:
 class _Cables:
     """Collects hosts and cables, each of which is a link in either direction."""
 
-    def __init__(self, ports: Ports) -> None:
+    def __init__(self, ports: PortSettings) -> None:
         self._ports = ports
         self.hosts: dict[str, int] = {}
         self.links: list[NetworkLink] = []
@@ -103,9 +103,9 @@ class _Cables:
 # -- by name -----------------------------------------------------------------------------------------------------------
 
 
-def dumbbell(hosts: int, over: float | None = None, ports: Ports | None = None) -> Network:
+def dumbbell(hosts: int, over: float | None = None, ports: PortSettings | None = None) -> Network:
     """`hosts` hosts on either side of one link, numbered from side to side: h0 left, h1 right, h2 left, ..."""
-    ports = ports or Ports()
+    ports = ports or PortSettings()
     cables = _Cables(ports)
     for number in range(2 * hosts):
         cables.below("right" if number % 2 else "left", number, 1)
@@ -114,10 +114,10 @@ def dumbbell(hosts: int, over: float | None = None, ports: Ports | None = None) 
 
 
 def leaf_spine(
-    leaves: int, hosts: int, over: float = 1, spines: int | None = None, ports: Ports | None = None
+    leaves: int, hosts: int, over: float = 1, spines: int | None = None, ports: PortSettings | None = None
 ) -> Network:
     """`leaves` leaves of `hosts` hosts, each with a link to each spine; one spine makes it a two-tier tree."""
-    ports = ports or Ports()
+    ports = ports or PortSettings()
     cables = _Cables(ports)
     for leaf in range(leaves):
         cables.below(f"leaf{leaf}", leaf * hosts, hosts)
@@ -135,14 +135,14 @@ def fat_tree(
     over: float = 1,
     aggs: int | None = None,
     cores: int | None = None,
-    ports: Ports | None = None,
+    ports: PortSettings | None = None,
 ) -> Network:
     """Three tiers: `pods` pods of `leaves` leaves of `hosts` hosts.
 
     Aggregation switch a of each pod is below the cores c with c mod aggs = a, or below all cores where their number is
     no multiple of aggs. Without `cores` it has as many uplinks as leaves below it.
     """
-    ports = ports or Ports()
+    ports = ports or PortSettings()
     cables = _Cables(ports)
     aggs, rate_bps = _uplinks(hosts * ports.nics, over, aggs, ports)
     cores = aggs * leaves if cores is None else cores
@@ -160,14 +160,14 @@ def fat_tree(
 
 
 def rail_optimised(
-    pods: int, hosts: int, over: float = 1, spines: int | None = None, ports: Ports | None = None
+    pods: int, hosts: int, over: float = 1, spines: int | None = None, ports: PortSettings | None = None
 ) -> Network:
     """`pods` pods of `hosts` hosts: NIC i of each host is below switch i of its pod, a rail.
 
     A message for GPU i leaves by NIC i of its own server, which it reaches inside of it (PXN in NCCL): within a pod no
     spine is needed. `routing` does so, since that way is the shortest.
     """
-    ports = ports or Ports()
+    ports = ports or PortSettings()
     cables = _Cables(ports)
     for pod in range(pods):
         for number in range(pod * hosts, (pod + 1) * hosts):
@@ -183,7 +183,7 @@ def rail_optimised(
     return cables.network()
 
 
-def _uplinks(nics: int, over: float, count: int | None, ports: Ports) -> tuple[int, float]:
+def _uplinks(nics: int, over: float, count: int | None, ports: PortSettings) -> tuple[int, float]:
     """The number of a switch's uplinks, and their rate, if so many NICs are below it."""
     carried_bps = nics * ports.rate_bps / over
     count = max(1, math.ceil(round(nics / over, 9))) if count is None else count
@@ -207,7 +207,7 @@ def _fat_tree_of(*size: int, **options: Any) -> Network:
     return fat_tree(size[0], size[0] // 2, size[0] // 2, **options)
 
 
-def _thesis(ports: Ports) -> Network:
+def _thesis(ports: PortSettings) -> Network:
     return fat_tree(2, 3, 4, over=2, cores=3, ports=ports)
 
 
@@ -288,16 +288,16 @@ def whole_number(text: str, where: str, most: int, least: int = 1) -> int:
 _PORT_KEYS = ("rate", "gpus", "nics", "delay_us", "buffer", "ecn", "pfc")
 
 
-def _ports(values: Mapping[str, str], rails: bool = False) -> Ports:
+def _ports(values: Mapping[str, str], rails: bool = False) -> PortSettings:
     gpus = whole_number(values.get("gpus", "8" if rails else "1"), "topology: gpus", 1024)
-    default = Ports()
+    default = PortSettings()
     marking, pause = default.marking, default.pause
     if "ecn" in values:
         marking = None if values["ecn"] == "off" else _marking(values["ecn"])
     if values.get("pfc", "off") != "off":
         stop, _, go = values["pfc"].partition("-")
         pause = Pause(_size(stop, "pfc"), _size(go, "pfc"))
-    return Ports(
+    return PortSettings(
         parse_rate_bps(values.get("rate", "50gbit"), field="topology: rate"),
         gpus,
         whole_number(values.get("nics", str(gpus) if rails else "1"), "topology: nics", 1024),
@@ -334,9 +334,9 @@ def _positive(text: str) -> float:
 # -- from documents ----------------------------------------------------------------------------------------------------
 
 
-def network_of_cluster(cluster: Cluster, ports: Ports | None = None) -> Network:
+def network_of_cluster(cluster: Cluster, ports: PortSettings | None = None) -> Network:
     """The tree of a cluster; a NIC or uplink of speed 1 has the rate of `ports`."""
-    ports = ports or Ports()
+    ports = ports or PortSettings()
     cables = _Cables(ports)
     for server in cluster.servers:
         host = cables.host(server.name, len(server.gpus))
@@ -347,7 +347,7 @@ def network_of_cluster(cluster: Cluster, ports: Ports | None = None) -> Network:
     return cables.network()
 
 
-def load_network(path: Path, ports: Ports | None = None) -> Network:
+def load_network(path: Path, ports: PortSettings | None = None) -> Network:
     """The network in a JSON file; see `network_from_document`.
 
     Raises:
@@ -360,7 +360,7 @@ def load_network(path: Path, ports: Ports | None = None) -> Network:
         raise UsageError(f"{path}: {error}") from None
 
 
-def network_from_document(document: Any, ports: Ports | None = None) -> Network:
+def network_from_document(document: Any, ports: PortSettings | None = None) -> Network:
     """The network in a JSON document of one of three kinds.
 
     A graph: ``{"hosts": [NAME or {"name", "gpus"}], "links": [{"source", "target", "rate_bps", "delay_ns",
@@ -379,7 +379,7 @@ def network_from_document(document: Any, ports: Ports | None = None) -> Network:
     if "hosts" in document:
         return _graph(document)
     if any("nic_bps" in each for each in _objects(document, "servers")):
-        return _service_cluster(document, ports or Ports())
+        return _service_cluster(document, ports or PortSettings())
     return network_of_cluster(Cluster.from_document(document), ports)
 
 
@@ -415,7 +415,7 @@ def _graph_links(document: Mapping[str, Any], where: str) -> list[NetworkLink]:
     return [link, replace(link, source=link.target, target=link.source)] if document.get("both") else [link]
 
 
-def _service_cluster(document: Mapping[str, Any], ports: Ports) -> Network:
+def _service_cluster(document: Mapping[str, Any], ports: PortSettings) -> Network:
     cables = _Cables(ports)
     for position, each in enumerate(_objects(document, "servers")):
         where = f"servers[{position}]"

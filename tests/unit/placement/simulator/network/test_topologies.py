@@ -10,7 +10,7 @@ from mltcp.core.errors import UsageError
 from placement.model.cluster import Cluster, Server, Switch
 from placement.simulator.network.topologies import (
     MOST_HOSTS,
-    Ports,
+    PortSettings,
     leaf_spine,
     load_network,
     network_from_document,
@@ -90,8 +90,8 @@ def test_a_cluster_is_the_two_tier_network():
     switches = Switch("core"), *(Switch(f"leaf{rack}", "core") for rack in range(3))
     servers = tuple(Server(f"h{number}", (), f"leaf{number // 2}") for number in range(6))
     servers = tuple(Server(each.name, Cluster.star(1, 4).servers[0].gpus, each.switch) for each in servers)
-    drawn = network_of_cluster(Cluster(servers, switches), Ports(rate_bps=25e9))
-    named = leaf_spine(3, 2, over=2, spines=1, ports=Ports(rate_bps=25e9, gpus=4))
+    drawn = network_of_cluster(Cluster(servers, switches), PortSettings(rate_bps=25e9))
+    named = leaf_spine(3, 2, over=2, spines=1, ports=PortSettings(rate_bps=25e9, gpus=4))
     renamed = {link.name.replace("spine0", "core"): link.rate_bps for link in named.links}
     assert {link.name: link.rate_bps for link in drawn.links} == renamed
     assert (drawn.hosts, drawn.gpus) == (named.hosts, named.gpus)
