@@ -194,7 +194,6 @@ def enter(state: ShareState, number: int) -> None:
 def leave(state: ShareState, number: int) -> None:
     """Take a message off its links; what it has lost and kept from others until now is counted before."""
     message = state.messages[number]
-    settle(state, number)
     for place in range(message.first, message.first + message.links):
         link = state.links[state.places[place].link]
         if is_contended(link):

@@ -88,7 +88,12 @@ def _lost_line(outcome: NetworkOutcome, lost: LostTime, number: int, most: int) 
     entries = entries[np.argsort(-lost.lost_ns[entries], kind="stable")]
     shares = lost.lost_ns[entries] / alone_ns
     parts = [
-        f"{share:.2g} to {outcome.jobs[lost.neighbour[entry]].name} on {outcome.links[lost.link[entry]].name}"
+        f"{_percent(share)} to {outcome.jobs[lost.neighbour[entry]].name} on {outcome.links[lost.link[entry]].name}"
         for entry, share in zip(entries[:most], shares, strict=False)
     ]
-    return f"job {course.name} lost {whole:.3g}" + (f": {', '.join(parts)}" if parts else "")
+    return f"job {course.name} lost {_percent(whole)}" + (f": {', '.join(parts)}" if parts else "")
+
+
+def _percent(share: float) -> str:
+    percent = 100 * share
+    return f"{percent:.0f} %" if abs(percent) >= 9.95 else f"{percent:.2g} %"

@@ -53,9 +53,8 @@ EXPONENTS: Mapping[Control, float] = {
 """Of F, in the weight of a message; that of DELAY is assumed to be that of windows, and was not measured."""
 
 _PS = 1000  # in a nanosecond
-_LONGEST_NS = 9 * 10**15
 _NOISE, _LOG, _PARTS = 1024, 4096, 1024
-_FAR_PS = 1 << 62
+_FAR_PS, _DAY_PS = 1 << 62, 86_400 * 10**12
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class ShareSettings:
 
     Attributes:
         seed: of the noise. The k-th iteration of a job has the same noise whatever else happens.
-        duration_ns: after which it ends; None: when all jobs have ended.
+        duration_ns: when to stop, unless all jobs have ended before.
         hold_ns: the longest time that rates are kept while an F changes.
         exponents: of F, by control.
         attributes: whether lost time is attributed to links and neighbours.
@@ -73,7 +72,7 @@ class ShareSettings:
     """
 
     seed: int = 0
-    duration_ns: int | None = None
+    duration_ns: int = 1 << 60
     hold_ns: int = 5_000_000
     exponents: Mapping[Control, float] = field(default_factory=lambda: EXPONENTS)
     attributes: bool = False
@@ -81,9 +80,8 @@ class ShareSettings:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise UsageError(f"seed: expected 0 or more, got {self.seed}")
-        check_number(self.hold_ns, field="hold_ns", lowest=1, highest=_LONGEST_NS)
-        if self.duration_ns is not None:
-            check_number(self.duration_ns, field="duration_ns", lowest=0, highest=_LONGEST_NS)
+        check_number(self.hold_ns, field="hold_ns", lowest=1, highest=1e15)
+        check_number(self.duration_ns, field="duration_ns", lowest=0)
         for control in Control:
             if control not in self.exponents:
                 raise UsageError(
@@ -109,8 +107,7 @@ def run_shares(
     for number, job in enumerate(jobs):
         if job.iterations > 0:
             put(state.due, _start(state, number), job.start_ns * _PS)
-    until = _FAR_PS if settings.duration_ns is None else settings.duration_ns * _PS
-    state, ended = _advanced(state, until)
+    state, ended = _advanced(state, min(settings.duration_ns * _PS, _FAR_PS))
     return _outcome(network, jobs, settings, state, ended, alone_ns)
 
 
@@ -148,8 +145,11 @@ def _alone_ns(jobs: Sequence[NetworkJob], state: ShareState) -> list[float]:
     state.core["attributes"] = 0
     found = []
     for number, job in enumerate(jobs):
-        put(state.due, _start(state, number), int(state.core[0]["now"]))
-        state, ended = _advanced(state, _FAR_PS)
+        state.core["now"] = 0
+        put(state.due, _start(state, number), 0)
+        state, ended = _advanced(state, _DAY_PS)
+        if len(ended) == 0:
+            raise UsageError(f"job {job.name}: expected an iteration of at most a day, got a longer one")
         alone = float(ended[0]["ended"] - ended[0]["began"]) / _PS
         if alone == 0:
             raise UsageError(
@@ -167,7 +167,7 @@ def _outcome(
     ended: np.ndarray,
     alone_ns: Sequence[float],
 ) -> NetworkOutcome:
-    now = int(state.core[0]["now"]) if settings.duration_ns is None else settings.duration_ns * _PS
+    now = settings.duration_ns * _PS if state.due.size[0] else int(state.core[0]["now"])
     order = np.argsort(ended["job"], kind="stable")
     of_jobs = np.split(ended[order], np.searchsorted(ended["job"][order], np.arange(1, len(jobs))))
     courses = tuple(
@@ -223,6 +223,18 @@ def _check(network: Network, jobs: Sequence[NetworkJob], routes: Routes) -> None
         count = sum(len(step.messages) for step in job.traffic.steps)
         if len(of_job) != count:
             raise UsageError(f"routes of job {job.name}: expected {count}, one a message, got {len(of_job)}")
+        if any(not 0 <= step.compute_ns * _PS <= _DAY_PS for step in job.traffic.steps):
+            raise UsageError(
+                f"job {job.name}: compute_ns: expected at least 0 and at most a day in each step"
+            )
+        if any(
+            not 0 <= message.size_bytes < math.inf for step in job.traffic.steps for message in step.messages
+        ):
+            raise UsageError(f"job {job.name}: size_bytes: expected at least 0 and finite in each message")
+        if not 0 <= job.start_ns * _PS <= _FAR_PS or job.noise_ns < 0:
+            raise UsageError(
+                f"job {job.name}: start_ns and noise_ns: expected 0 or more, got {job.start_ns} and {job.noise_ns}"
+            )
         for route in of_job:
             if len(set(route)) != len(route) or any(not 0 <= link < len(network.links) for link in route):
                 raise UsageError(
@@ -372,8 +384,9 @@ def _filled(record: np.dtype, names: Sequence[str], rows: Sequence[tuple]) -> np
 
 def _most_bps(job: NetworkJob) -> float:
     """The rate at which a constant rate sends, if it has one."""
-    constants = dict(job.law.constants)
-    return constants.get("rate_bps", math.inf) if job.law.control is Control.CONSTANT else math.inf
+    return (
+        dict(job.law.constants).get("rate_bps", math.inf) if job.law.control is Control.CONSTANT else math.inf
+    )
 
 
 def _jobs(
