@@ -223,7 +223,9 @@ class JobsInNetwork(ComparisonWorkload):
     The values of a run: ``iterations`` that ended; ``mean_slowdown`` and ``p99_slowdown`` over all of them, each its
     time over that of the job alone; ``mean_iteration_s``; ``marked_bytes``, ``dropped_bytes`` and
     ``largest_queue_bytes`` over all links, None where the mode has none; ``simulated_s``; ``by_job`` and ``by_link``,
-    of each job and of each link that was used. Kept for pictures: ``slowdowns`` of each job and ``ends_s``.
+    of each job and of each link that was used; ``lost``, the seconds that each job lost to each neighbour on each link
+    (`LostTime`; None where the mode does not attribute them). Kept for pictures: ``slowdowns`` of each job, ``ends_s``
+    and ``lost_lines``.
 
     Attributes:
         topology: its name.
@@ -246,9 +248,9 @@ class JobsInNetwork(ComparisonWorkload):
 
     shown = (
         *("jobs", "iterations", "mean_slowdown", "p99_slowdown", "mean_iteration_s"),
-        *("marked_bytes", "dropped_bytes", "largest_queue_bytes", "simulated_s", "by_job", "by_link"),
+        *("marked_bytes", "dropped_bytes", "largest_queue_bytes", "simulated_s", "by_job", "by_link", "lost"),
     )
-    kept = ("slowdowns", "ends_s")
+    kept = ("slowdowns", "ends_s", "lost_lines")
     means = ("mean_slowdown", "p99_slowdown", "mean_iteration_s")
     compared = "mean_slowdown"
     columns = (
@@ -332,9 +334,28 @@ def _values(outcome: NetworkOutcome) -> dict[str, Any]:
             }
             for link in used
         ],
+        "lost": _lost(outcome),
+        "lost_lines": outcome.lost_lines(),
         "slowdowns": [[round(float(each), 6) for each in own] for own in slowdowns],
         "ends_s": [[float(each) / NS_PER_S for each in job.ends_ns] for job in outcome.jobs],
     }
+
+
+def _lost(outcome: NetworkOutcome) -> list[dict[str, Any]] | None:
+    lost = outcome.lost
+    if lost is None:
+        return None
+    return [
+        {
+            "job": outcome.jobs[job].name,
+            "neighbour": outcome.jobs[neighbour].name,
+            "link": outcome.links[link].name,
+            "lost_s": float(lost_ns) / NS_PER_S,
+        }
+        for job, neighbour, link, lost_ns in zip(
+            lost.job, lost.neighbour, lost.link, lost.lost_ns, strict=True
+        )
+    ]
 
 
 def _known(value: float) -> float | None:

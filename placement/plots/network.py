@@ -64,13 +64,17 @@ def iterations_figure(title: str, comparison: PolicyComparison) -> Figure:
 
 def links_figure(title: str, comparison: PolicyComparison) -> Figure:
     """Of the links between switches and to hosts that were busiest: bytes, queue and marks, a bar a control."""
-    names = _busiest([run for runs in comparison.runs.values() for run in runs])
+    runs_of_all = [run for runs in comparison.runs.values() for run in runs]
+    names = _busiest(runs_of_all)
     colours = policy_colours(list(comparison.runs))
     left_in = 0.4 + 0.085 * max(map(len, names))
     height_in = max(1.5, _ROW_IN * len(names) * max(1.0, len(colours) / 2))
-    figure = framed(title, list(colours.items()), height_in, columns=len(_MEASURES), left_in=left_in)
+    known = [
+        each for each in _MEASURES if any(link[each[0]] is not None for link in runs_of_all[0]["by_link"])
+    ]
+    figure = framed(title, list(colours.items()), height_in, columns=len(known), left_in=left_in)
     width = 0.8 / len(colours)
-    for ax, (measure, label, unit) in zip(figure.axes, _MEASURES, strict=True):
+    for ax, (measure, label, unit) in zip(figure.axes, known, strict=True):
         for row, (policy, runs) in enumerate(comparison.runs.items()):
             values = [_mean_of_link(runs, name, measure) / unit for name in names]
             places = np.arange(len(names)) + (row - (len(colours) - 1) / 2) * width
@@ -81,6 +85,36 @@ def links_figure(title: str, comparison: PolicyComparison) -> Figure:
         ax.set_xlabel(label)
         ax.grid(axis="x")
     return figure
+
+
+def lost_time_figure(title: str, runs: Sequence[TraceRun]) -> Figure:
+    """The seconds that jobs lost to others, by job and link: those of one control that lost most."""
+    lost: dict[tuple[str, str], float] = {}
+    for run in runs:
+        for each in run["lost"]:
+            if each["neighbour"] != each["job"]:
+                key = each["job"], each["link"]
+                lost[key] = lost.get(key, 0.0) + each["lost_s"] / len(runs)
+    jobs, links = (_most(lost, which) for which in (0, 1))
+    left_in = 0.4 + 0.085 * max(map(len, links), default=0)
+    figure = framed(title, [], max(1.5, _ROW_IN * len(links)), left_in=left_in)
+    (ax,) = figure.axes
+    values = np.array([[lost.get((job, link), 0.0) for job in jobs] for link in links])
+    if values.size:
+        image = ax.imshow(values, cmap="Blues", aspect="auto", vmin=0)
+        figure.colorbar(image, ax=ax, fraction=0.03, pad=0.02)
+    ax.set_xticks(range(len(jobs)), jobs, rotation=20, ha="right", color=INK, fontsize=8.5)
+    ax.set_yticks(range(len(links)), links, color=INK)
+    ax.tick_params(length=0)
+    return figure
+
+
+def _most(lost: dict[tuple[str, str], float], which: int) -> list[str]:
+    """The jobs (0) or links (1) with most of the lost time, most first."""
+    sums: dict[str, float] = {}
+    for key, lost_s in lost.items():
+        sums[key[which]] = sums.get(key[which], 0.0) + lost_s
+    return sorted(sums, key=lambda name: -sums[name])[:_MOST_LINKS]
 
 
 def _pooled(runs: Sequence[TraceRun]) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from placement.engines.slurm.topology_files import ALL_NODES, switches_in_file
 from placement.experiments.comparison import (
     ComparisonPlan,
     PolicyComparison,
+    TraceRun,
     digest,
     run_plans,
     write_document,
@@ -42,6 +44,7 @@ from placement.simulator.network.topology import Network
 
 _SLURM_SUFFIXES = (".conf", ".yaml", ".yml")
 _MOST_S = 1e6
+_SHOWN_JOBS = 3
 _MODES = ("steps", "shares")
 
 _EXAMPLES = f"""\
@@ -109,6 +112,8 @@ def execute(options: argparse.Namespace) -> int:
         print(document)
     else:
         comparison.show(plan.workload, _title(plan), "control")
+        for policy, runs in comparison.runs.items():
+            _show_lost(policy, runs[0])
     return 0
 
 
@@ -175,6 +180,14 @@ def _slurm_network(path: Path, nic_bps: int, uplink_bps: int | None, gpus: int) 
     return network_from_document(document)
 
 
+def _show_lost(policy: str, run: TraceRun) -> None:
+    """What the jobs that were slowed down most lost to whom, under one control and the first seed."""
+    slowdowns = [job["mean_slowdown"] or 0.0 for job in run["by_job"]]
+    worst = sorted(range(len(slowdowns)), key=lambda job: -slowdowns[job])
+    for number in worst[:_SHOWN_JOBS] if run["lost_lines"] else ():
+        print(f"{policy}, {run.trace}: {run['lost_lines'][number]}")
+
+
 def _title(plan: ComparisonPlan[JobsInNetwork]) -> str:
     workload = plan.workload
     return (
@@ -206,3 +219,10 @@ def _write(folder: Path, document: str, comparison: PolicyComparison) -> None:
         lambda: network.iterations_figure("Slowdown over iterations", comparison), folder / "iterations.svg"
     )
     write(lambda: network.links_figure("The busiest links", comparison), folder / "links.svg")
+    for policy, runs in comparison.runs.items():
+        if all(run["lost"] is not None for run in runs):
+            title = f"Seconds lost to other jobs under {policy}"
+            write(
+                partial(network.lost_time_figure, title, runs),
+                folder / f"lost-{policy.partition('@')[0]}.svg",
+            )

@@ -73,7 +73,11 @@ def simulate(
         UsageError: routes or hosts that do not fit the network, or values out of range.
     """
     if settings.mode == "shares":
-        raise UsageError("mode: expected steps, got shares")
+        from placement.simulator.network.shares import ShareSettings, run_shares
+
+        return run_shares(
+            network, jobs, routes, ShareSettings(settings.seed, settings.duration_ns, attributes=True)
+        )
     return run_steps(network, jobs, routes, settings)
 
 
