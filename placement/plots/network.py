@@ -98,6 +98,7 @@ def lost_time_figure(title: str, runs: Sequence[TraceRun]) -> Figure:
     jobs, links = (_most(lost, which) for which in (0, 1))
     left_in = 0.4 + 0.085 * max(map(len, links), default=0)
     figure = framed(title, [], max(1.5, _ROW_IN * len(links)), left_in=left_in)
+    figure.subplots_adjust(right=0.93)  # room for the numbers of the colours
     (ax,) = figure.axes
     values = np.array([[lost.get((job, link), 0.0) for job in jobs] for link in links])
     if values.size:

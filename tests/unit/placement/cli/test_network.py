@@ -61,6 +61,21 @@ def test_the_document_and_the_kept_runs(capsys, tmp_path):
     assert (tmp_path / "runs.jsonl").read_bytes() == kept
 
 
+def test_the_share_mode_says_who_cost_whom_what(capsys, tmp_path):
+    command = (*SMALL, "--seeds", "0:1", "--mode", "shares", "--control", "dctcp", "-o", str(tmp_path))
+    status, out, err = run(capsys, *command)
+    assert (status, err) == (0, "")
+    assert "dctcp, seed 0: job vgg16-1 lost " in out
+    (control,) = json.loads((tmp_path / "network.json").read_text())["controls"]
+    (found,) = control["traces"]
+    assert (found["marked_bytes"], found["largest_queue_bytes"]) == (None, None)
+    assert {(each["job"], each["neighbour"]) for each in found["lost"]} == {
+        ("vgg16-1", "vgg16-2"),
+        ("vgg16-2", "vgg16-1"),
+    }
+    assert (tmp_path / "lost-dctcp.svg").exists()
+
+
 def test_slurms_topologies(capsys, tmp_path):
     tree = tmp_path / "topology.conf"
     tree.write_text(
