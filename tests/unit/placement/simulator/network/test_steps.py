@@ -19,7 +19,7 @@ from placement.simulator.network.laws.run import RunSettings
 from placement.simulator.network.laws.run import simulate as simulate_windows
 from placement.simulator.network.laws.workload import ModelLink, one_burst
 from placement.simulator.network.outcome import NetworkOutcome
-from placement.simulator.network.simulation import NetworkSettings, default_step_ns, simulate
+from placement.simulator.network.simulation import SimulationSettings, default_step_ns, simulate
 from placement.simulator.network.steps.build import build
 from placement.simulator.network.steps.loop import run
 from placement.simulator.network.topology import Marking, Network, NetworkLink, Pause
@@ -67,7 +67,7 @@ def together(network: Network, jobs: Sequence[NetworkJob], **options: int) -> Ne
     """On the dumbbell."""
     bottleneck = len(network.links) - 1
     routes = [[(job.hosts[0], bottleneck)] for job in jobs]
-    return simulate(network, jobs, routes, NetworkSettings(**options))
+    return simulate(network, jobs, routes, SimulationSettings(**options))
 
 
 def mean_slowdowns(outcome: NetworkOutcome) -> list[float]:
@@ -256,7 +256,7 @@ def test_swapped_spines_change_names_only() -> None:
     for spines in (("a", "b"), ("b", "a")):
         up = 8 if spines[0] == "a" else 10
         routes = [[(i, up, up + 1, 6 + i)] for i in range(2)]
-        outcomes.append(simulate(two_racks(spines), jobs, routes, NetworkSettings(seed=3)))
+        outcomes.append(simulate(two_racks(spines), jobs, routes, SimulationSettings(seed=3)))
     for one, other in zip(outcomes[0].jobs, outcomes[1].jobs, strict=True):
         assert np.array_equal(one.ends_ns, other.ends_ns)
     assert set(outcomes[0].links) == set(outcomes[1].links)
@@ -277,7 +277,7 @@ def test_a_pause_blocks_whoever_sends_through_the_same_port() -> None:
         name="victim",
     )
     routes = [[(0, 2, 3)], [(1, 2, 3)], [(0, 2, 4)]]
-    outcome = simulate(network, [*crowd, victim], routes, NetworkSettings())
+    outcome = simulate(network, [*crowd, victim], routes, SimulationSettings())
     queues = [link.largest_queue_bytes for link in outcome.links]
     assert queues[3] < 100e3
     assert queues[2] < 300e3
@@ -296,7 +296,7 @@ def test_steps_of_an_iteration_wait_for_each_other() -> None:
     law = NetworkLaw(Control.CONSTANT, constants=(("rate_bps", RATE_BPS),))
     job = NetworkJob("job", Traffic(2, steps), (0, 2), law, 4)
     routes = [[(0, 2), (0, 2), ()]]
-    course = simulate(dumbbell(2), [job], routes, NetworkSettings()).jobs[0]
+    course = simulate(dumbbell(2), [job], routes, SimulationSettings()).jobs[0]
     # 1 + 1 + 2 + 1 + 1 ms, and two ways of 20 us.
     assert course.ends_ns - course.begins_ns == pytest.approx([6.04 * MS] * 4, abs=10)
 
@@ -337,12 +337,12 @@ def test_input_that_does_not_fit_is_refused() -> None:
         together(dead, [job])
     far = replace(job, hosts=(0, 7))
     with pytest.raises(UsageError, match=r"job0: hosts: expected 0 to 2, got \(0, 7\)"):
-        simulate(network, [far], [[(0, 2)]], NetworkSettings())
+        simulate(network, [far], [[(0, 2)]], SimulationSettings())
     with pytest.raises(UsageError, match=r"job0: route: expected one that ends at r, got s"):
-        simulate(network, [job], [[(0,)]], NetworkSettings())
+        simulate(network, [job], [[(0,)]], SimulationSettings())
     with pytest.raises(UsageError, match=r"job0: route: expected a link that begins at h0, got 1"):
-        simulate(network, [job], [[(1, 2)]], NetworkSettings())
+        simulate(network, [job], [[(1, 2)]], SimulationSettings())
     with pytest.raises(UsageError, match=r"constants: expected one of .*, got 'beat'"):
         NetworkLaw(Control.DELAY, constants=(("beat", 1.0),))
     with pytest.raises(UsageError, match=r"mode: expected one of steps, shares, got 'packets'"):
-        NetworkSettings(mode="packets")
+        SimulationSettings(mode="packets")
