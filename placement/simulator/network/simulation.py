@@ -1,4 +1,4 @@
-"""Simulates jobs in a network: `simulate` with `NetworkSettings`."""
+"""Simulates jobs in a network: `simulate` with `SimulationSettings`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHORTEST_STEP_NS, _LONGEST_STEP_NS = 500, 20_000
 
 
 @dataclass(frozen=True)
-class NetworkSettings:
+class SimulationSettings:
     """How to simulate.
 
     Attributes:
@@ -59,7 +59,7 @@ def simulate(
     network: Network,
     jobs: Sequence[NetworkJob],
     routes: Sequence[Sequence[Sequence[int]]],
-    settings: NetworkSettings,
+    settings: SimulationSettings,
 ) -> NetworkOutcome:
     """Run the jobs until all have ended, or for `duration_ns`.
 
@@ -85,7 +85,7 @@ def run_steps(
     network: Network,
     jobs: Sequence[NetworkJob],
     routes: Sequence[Sequence[Sequence[int]]],
-    settings: NetworkSettings,
+    settings: SimulationSettings,
 ) -> NetworkOutcome:
     """The mode `steps`; see `simulate`."""
     step_ns = settings.step_ns or default_step_ns(network, routes)
@@ -94,7 +94,11 @@ def run_steps(
 
 
 def _alone_ns(
-    network: Network, job: NetworkJob, ways: Sequence[Sequence[int]], settings: NetworkSettings, step_ns: int
+    network: Network,
+    job: NetworkJob,
+    ways: Sequence[Sequence[int]],
+    settings: SimulationSettings,
+    step_ns: int,
 ) -> float:
     """The shortest of the job's first iterations without other jobs and noise."""
     single = replace(job, iterations=min(job.iterations, _ALONE_ITERATIONS), start_ns=0, noise_ns=0)
@@ -107,7 +111,7 @@ def _run(
     network: Network,
     jobs: Sequence[NetworkJob],
     routes: Sequence[Sequence[Sequence[int]]],
-    settings: NetworkSettings,
+    settings: SimulationSettings,
     step_ns: int,
     alone_ns: Sequence[float],
 ) -> NetworkOutcome:

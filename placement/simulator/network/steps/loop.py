@@ -128,16 +128,16 @@ def _seen(state: StepState, law: Record, flow: Record, number: int, step_ns: int
     that are sent now overtake none.
     """
     at = state.counts[STEPS]
-    state.marks[number, at & (HISTORY - 1)] = flow.wait if law.base == _DELAY else 1 - flow.unmarked
-    state.waits[number, at & (HISTORY - 1)] = flow.wait
+    state.marks[at & (HISTORY - 1), number] = flow.wait if law.base == _DELAY else 1 - flow.unmarked
+    state.waits[at & (HISTORY - 1), number] = flow.wait
     total, count = 0.0, 0
     while flow.read < at:
         place = (flow.read + 1) & (HISTORY - 1)
-        lag = (flow.base_rtt + state.waits[number, place]) / step_ns
+        lag = (flow.base_rtt + state.waits[place, number]) / step_ns
         if flow.read + 1 + min(lag, HISTORY - 2.0) > at:
             break
         flow.read += 1
-        total += state.marks[number, place]
+        total += state.marks[place, number]
         count += 1
     if count > 0:
         flow.seen = total / count

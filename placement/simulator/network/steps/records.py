@@ -163,9 +163,9 @@ class StepState(NamedTuple):
     levels: np.ndarray
     """Of each link: none before those that lead to it."""
     marks: np.ndarray
-    """Of each flow and step: the probability that its packets were marked."""
+    """Of each step and flow: the probability that its packets were marked."""
     waits: np.ndarray
-    """Of each flow and step: the queueing that its packets met."""
+    """Of each step and flow: the queueing that its packets met."""
     active: np.ndarray
     """Flows that send or have bytes in queues; the counts are in `counts`."""
     active_links: np.ndarray
