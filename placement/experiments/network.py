@@ -16,7 +16,7 @@ from mltcp.core.json_files import read_json
 from mltcp.core.quantities import NS_PER_MS, NS_PER_S, parse_number
 from placement.experiments.comparison import Column, ComparisonWorkload, TraceRun, digest, mean, mean_column
 from placement.simulator.network.control_names import parse_control
-from placement.simulator.network.outcome import NetworkOutcome
+from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
 from placement.simulator.network.parallelism import demand_traffic, described_traffic
 from placement.simulator.network.recorded import chakra_traffic, profile_traffic
 from placement.simulator.network.routing import RoutingTable
@@ -266,12 +266,12 @@ class JobsInNetwork(ComparisonWorkload):
     def run(self, trace: NetworkSeed, policy: str) -> dict[str, Any]:
         """Simulate the jobs with the places, routes and noise of the seed."""
         # Compiled: slow to import.
-        from placement.simulator.network.simulation import NetworkSettings, simulate
+        from placement.simulator.network.simulation import SimulationSettings, simulate
 
         jobs = self.placed(trace.seed, policy)
         table = RoutingTable(self.network)
         routes = [table.routes(job, trace.seed) for job in jobs]
-        settings = NetworkSettings(self.mode, trace.seed, self.duration_ns, self.step_ns)
+        settings = SimulationSettings(self.mode, trace.seed, self.duration_ns, self.step_ns)
         return _values(simulate(self.network, jobs, routes, settings))
 
     def placed(self, seed: int, policy: str) -> list[NetworkJob]:
@@ -345,6 +345,7 @@ def _lost(outcome: NetworkOutcome) -> list[dict[str, Any]] | None:
     lost = outcome.lost
     if lost is None:
         return None
+    entries = zip(lost.job, lost.neighbour, lost.link, lost.lost_ns, strict=True)
     return [
         {
             "job": outcome.jobs[job].name,
@@ -352,10 +353,36 @@ def _lost(outcome: NetworkOutcome) -> list[dict[str, Any]] | None:
             "link": outcome.links[link].name,
             "lost_s": float(lost_ns) / NS_PER_S,
         }
-        for job, neighbour, link, lost_ns in zip(
-            lost.job, lost.neighbour, lost.link, lost.lost_ns, strict=True
-        )
+        for job, neighbour, link, lost_ns in entries
     ]
+
+
+def lost_time_of(run: TraceRun) -> tuple[NetworkOutcome, LostTime] | None:
+    """What a kept run says of lost time, in the form in which it was found; None if it was not attributed."""
+    if run["lost"] is None:
+        return None
+    jobs = {each["job"]: number for number, each in enumerate(run["by_job"])}
+    links = {each["link"]: number for number, each in enumerate(run["by_link"])}
+    courses = tuple(
+        JobCourse(
+            job["job"],
+            np.zeros(len(ends_s), np.int64),
+            np.rint(np.array(ends_s) * NS_PER_S).astype(np.int64),
+            job["alone_s"] * NS_PER_S,
+        )
+        for job, ends_s in zip(run["by_job"], run["ends_s"], strict=True)
+    )
+    used = tuple(
+        LinkUse(each["link"], each["sent_bytes"], math.nan, math.nan, math.nan) for each in run["by_link"]
+    )
+    lost = LostTime(
+        np.array([jobs[each["job"]] for each in run["lost"]], np.int64),
+        np.array([jobs[each["neighbour"]] for each in run["lost"]], np.int64),
+        np.array([links[each["link"]] for each in run["lost"]], np.int64),
+        np.array([each["lost_s"] * NS_PER_S for each in run["lost"]]),
+        np.full(len(courses), math.nan),
+    )
+    return NetworkOutcome(courses, used, round(run["simulated_s"] * NS_PER_S)), lost
 
 
 def _known(value: float) -> float | None:

@@ -87,37 +87,6 @@ def links_figure(title: str, comparison: PolicyComparison) -> Figure:
     return figure
 
 
-def lost_time_figure(title: str, runs: Sequence[TraceRun]) -> Figure:
-    """The seconds that jobs lost to others, by job and link: those of one control that lost most."""
-    lost: dict[tuple[str, str], float] = {}
-    for run in runs:
-        for each in run["lost"]:
-            if each["neighbour"] != each["job"]:
-                key = each["job"], each["link"]
-                lost[key] = lost.get(key, 0.0) + each["lost_s"] / len(runs)
-    jobs, links = (_most(lost, which) for which in (0, 1))
-    left_in = 0.4 + 0.085 * max(map(len, links), default=0)
-    figure = framed(title, [], max(1.5, _ROW_IN * len(links)), left_in=left_in)
-    figure.subplots_adjust(right=0.93)  # room for the numbers of the colours
-    (ax,) = figure.axes
-    values = np.array([[lost.get((job, link), 0.0) for job in jobs] for link in links])
-    if values.size:
-        image = ax.imshow(values, cmap="Blues", aspect="auto", vmin=0)
-        figure.colorbar(image, ax=ax, fraction=0.03, pad=0.02)
-    ax.set_xticks(range(len(jobs)), jobs, rotation=20, ha="right", color=INK, fontsize=8.5)
-    ax.set_yticks(range(len(links)), links, color=INK)
-    ax.tick_params(length=0)
-    return figure
-
-
-def _most(lost: dict[tuple[str, str], float], which: int) -> list[str]:
-    """The jobs (0) or links (1) with most of the lost time, most first."""
-    sums: dict[str, float] = {}
-    for key, lost_s in lost.items():
-        sums[key[which]] = sums.get(key[which], 0.0) + lost_s
-    return sorted(sums, key=lambda name: -sums[name])[:_MOST_LINKS]
-
-
 def _pooled(runs: Sequence[TraceRun]) -> np.ndarray:
     return np.concatenate([np.asarray(job) for run in runs for job in run["slowdowns"]])
 

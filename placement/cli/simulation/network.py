@@ -30,6 +30,7 @@ from placement.experiments.network import (
     PLACEMENTS,
     JobsInNetwork,
     NetworkSeed,
+    lost_time_of,
     parse_jobs,
 )
 from placement.simulator.network import parallelism, topologies
@@ -211,6 +212,7 @@ def _document(plan: ComparisonPlan[JobsInNetwork], comparison: PolicyComparison)
 
 def _write(folder: Path, document: str, comparison: PolicyComparison) -> None:
     from placement.plots import network  # matplotlib takes 0.3 s to import
+    from placement.plots.lost_time import lost_time_figure
     from placement.plots.style import write
 
     write_document(folder, "network.json", document)
@@ -220,9 +222,7 @@ def _write(folder: Path, document: str, comparison: PolicyComparison) -> None:
     )
     write(lambda: network.links_figure("The busiest links", comparison), folder / "links.svg")
     for policy, runs in comparison.runs.items():
-        if all(run["lost"] is not None for run in runs):
-            title = f"Seconds lost to other jobs under {policy}"
-            write(
-                partial(network.lost_time_figure, title, runs),
-                folder / f"lost-{policy.partition('@')[0]}.svg",
-            )
+        found = lost_time_of(runs[0])
+        if found is not None:
+            title = f"Time lost to other jobs: {policy}, {runs[0].trace}"
+            write(partial(lost_time_figure, title, *found), folder / f"lost-{policy}.svg")
