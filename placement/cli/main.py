@@ -24,6 +24,7 @@ SUBCOMMANDS = (
             ("fit", "fit the contention model (a, b, eta) to measurements of concurrent all-reduces"),
             ("schedule", "compare Themis, Pollux and Random, with and without Cassini, by iteration times"),
             ("jobs", "compare schedulers of whole jobs with deadlines (DRS, EDF, elastic ones) on traces"),
+            ("network", "run jobs in a network under several congestion controls and compare them"),
             ("circle", "score the compatibility of jobs on a link, and draw their circles"),
             ("profile", "find a job's iteration and its phases in a packet capture (pcap, pcapng)"),
         )
@@ -82,6 +83,7 @@ examples:
   mltcp-placement fit contention.csv
   mltcp-placement schedule --trace poisson --seeds 0:5
   mltcp-placement jobs --workload drs --seeds 0:100 --policies drs,norm,edf
+  mltcp-placement network --topology dumbbell:2 --jobs 2*vgg16:dp=2 --control dcqcn,mltcp_dcqcn
   mltcp-placement circle vgg.json bert.json -o circles.svg
   mltcp-placement profile iteration.pcap --json
   mltcp-placement throughput --profile ps.json --workers 1:30

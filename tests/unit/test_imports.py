@@ -65,7 +65,7 @@ LAYERS = {
     ),
     "placement.policies": ("catalogue", "placing", "slot_pool", "communication", "schedulers"),
     "placement.simulator": (
-        *("network", "outcome", "exact", "published", "flows", "fluid", "parameter_server"),
+        *("outcome", "exact", "network", "published", "flows", "fluid", "parameter_server"),
         *("scheduled_job", "cluster_run", "rates"),
     ),
     "placement.service": (

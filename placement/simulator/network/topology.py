@@ -5,25 +5,50 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from mltcp.core.errors import UsageError, shown
+from mltcp.core.quantities import HIGHEST_BPS, LARGEST_BYTES, check_number
+
+_LONGEST_DELAY_NS = 10**9
+
 
 @dataclass(frozen=True)
 class Marking:
     """When a link marks packets: never below `lowest_bytes` of queue, always above `highest_bytes`.
 
     Between them the probability rises to `probability` (WRED); where both are equal, marks begin at once (a step).
+    Raises UsageError for values out of range.
     """
 
     lowest_bytes: float
     highest_bytes: float
     probability: float = 1.0
 
+    def __post_init__(self) -> None:
+        check_number(self.lowest_bytes, field="marking: lowest_bytes", lowest=0, highest=LARGEST_BYTES)
+        check_number(
+            self.highest_bytes,
+            field="marking: highest_bytes",
+            lowest=self.lowest_bytes,
+            highest=LARGEST_BYTES,
+        )
+        check_number(self.probability, field="marking: probability", lowest=0, highest=1)
+
 
 @dataclass(frozen=True)
 class Pause:
-    """Priority flow control: a queue of `stop_bytes` pauses whoever sends into it, until it has `go_bytes`."""
+    """Priority flow control: a queue of `stop_bytes` pauses whoever sends into it, until it has `go_bytes`.
+
+    Raises UsageError for values out of range.
+    """
 
     stop_bytes: float
     go_bytes: float
+
+    def __post_init__(self) -> None:
+        check_number(self.go_bytes, field="pause: go_bytes", lowest=0, highest=LARGEST_BYTES)
+        check_number(
+            self.stop_bytes, field="pause: stop_bytes", lowest=max(1, self.go_bytes), highest=LARGEST_BYTES
+        )
 
 
 @dataclass(frozen=True)
@@ -37,6 +62,10 @@ class NetworkLink:
         buffer_bytes: a packet that finds so much is dropped; infinite on a network that pauses.
         marking: None: it marks nothing.
         pause: None: it pauses nobody.
+        lane: tells parallel links between the same two apart.
+
+    Raises:
+        UsageError: no capacity, no buffer, two equal ends, or a value out of range.
     """
 
     source: str
@@ -46,16 +75,76 @@ class NetworkLink:
     buffer_bytes: float = math.inf
     marking: Marking | None = None
     pause: Pause | None = None
+    lane: int = 0
+
+    def __post_init__(self) -> None:
+        where = f"link {self.name}"
+        if self.source == self.target:
+            raise UsageError(f"{where}: expected two different ends")
+        check_number(self.rate_bps, field=f"{where}: rate_bps", lowest=1, highest=HIGHEST_BPS)
+        check_number(self.delay_ns, field=f"{where}: delay_ns", lowest=0, highest=_LONGEST_DELAY_NS)
+        if self.buffer_bytes != math.inf:
+            check_number(self.buffer_bytes, field=f"{where}: buffer_bytes", lowest=1, highest=LARGEST_BYTES)
 
     @property
     def name(self) -> str:
-        """As it is written in reports: ``leaf3->spine1``."""
-        return f"{self.source}->{self.target}"
+        """As it is written in reports: ``leaf3->spine1``, or ``leaf3->spine1#2`` for its third lane."""
+        return f"{self.source}->{self.target}" + (f"#{self.lane}" if self.lane else "")
 
 
 @dataclass(frozen=True)
 class Network:
-    """Hosts, by number, and all links, by number."""
+    """Hosts, by number, and all links, by number.
+
+    The links that leave a host are its NICs, in the order of their numbers.
+
+    Attributes:
+        hosts: their names.
+        links: between hosts and switches; a switch is whatever a link names that is no host.
+        gpus: of each host; empty: one each.
+
+    Raises:
+        UsageError: no hosts, a host or link twice, or a host without GPUs.
+    """
 
     hosts: tuple[str, ...]
     links: tuple[NetworkLink, ...]
+    gpus: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.hosts:
+            raise UsageError("network: hosts: expected one or more, got none")
+        for kind, names in (("host", self.hosts), ("link", tuple(link.name for link in self.links))):
+            twice = _first_twice(names)
+            if twice is not None:
+                raise UsageError(f"network: {kind} {shown(twice)}: expected once, got twice")
+        if self.gpus and (len(self.gpus) != len(self.hosts) or min(self.gpus) < 1):
+            raise UsageError(
+                f"network: gpus: expected 1 or more for each of {len(self.hosts)} hosts, got {shown(self.gpus)}"
+            )
+
+    def gpus_of(self, host: int) -> int:
+        """The number of GPUs of a host."""
+        return self.gpus[host] if self.gpus else 1
+
+
+@dataclass(frozen=True)
+class LinkEvent:
+    """A link, by number, that fails or comes back.
+
+    Attributes:
+        at_ns: from the beginning of the simulation.
+        link: its number; the other direction of its cable is another link.
+        is_up: whether it carries traffic from now on.
+    """
+
+    at_ns: int
+    link: int
+    is_up: bool
+
+
+def _first_twice(names: tuple[str, ...]) -> str | None:
+    if len(set(names)) == len(names):
+        return None
+    seen: set[str] = set()
+    return next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]

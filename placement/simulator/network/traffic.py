@@ -49,6 +49,7 @@ class NetworkJob:
         iterations: after which it ends.
         start_ns: when the first one begins.
         noise_ns: standard deviation of the computing of an iteration; 0: none.
+        slots: the GPU of its host that each worker has, which decides its NIC; empty: counted from 0 on each host.
     """
 
     name: str
@@ -58,3 +59,16 @@ class NetworkJob:
     iterations: int
     start_ns: int = 0
     noise_ns: int = 0
+    slots: tuple[int, ...] = ()
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Of each worker the GPU of its host."""
+        if self.slots:
+            return self.slots
+        counted = dict.fromkeys(self.hosts, 0)
+        found = []
+        for host in self.hosts:
+            found.append(counted[host])
+            counted[host] += 1
+        return tuple(found)

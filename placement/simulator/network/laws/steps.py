@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from placement.model.compiled import compiled
+from placement.simulator.network.laws.dctcp import observe_marks
 from placement.simulator.network.laws.state import (
     LOSS,
     MARK,
@@ -23,7 +24,6 @@ from placement.simulator.network.laws.windows import (
     grow,
     is_time_out,
     look,
-    observe_marks,
     reduce,
     restart,
     time_out,

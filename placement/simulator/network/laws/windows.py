@@ -1,90 +1,29 @@
 """The windows of Reno, CUBIC and DCTCP as in Linux 6.18, with MLTCP's hooks: growth, reduction, first window.
 
-Not modelled: HyStart, the gradual reduction of PRR, undo after spurious losses.
+Not modelled: the gradual reduction of PRR, undo after spurious losses.
 """
 
 from __future__ import annotations
 
 from placement.model.compiled import compiled
+from placement.simulator.network.laws.cubic import reduced_by_cubic, update_cubic
+from placement.simulator.network.laws.dctcp import reduced_by_alpha
+from placement.simulator.network.laws.reno import add_packets, halved
 from placement.simulator.network.laws.state import HZ, LOSS, NEVER, Record
 
 RENO, CUBIC, DCTCP = range(3)
 START_KERNEL, START_AVOID, START_KEEP, START_PROBE = range(4)
 INITIAL_CWND, PROBE_CWND, SMALLEST_CWND = 10, 4, 2
-ALPHA_ONE = 1024
 QUEUED = 1 + 1 / 8
-
-_CUBIC_C = 0.4
-_RECENT_JIFFIES = HZ // 32
-
-
-@compiled
-def _add(flow: Record, per_packet: int, acked: int) -> None:
-    """tcp_cong_avoid_ai(): one packet more for every `per_packet` acknowledged."""
-    if flow.count >= per_packet:
-        flow.count = 0
-        flow.cwnd += 1
-    flow.count += acked
-    if flow.count >= per_packet:
-        added = flow.count // per_packet
-        flow.count -= added * per_packet
-        flow.cwnd += added
-
-
-@compiled
-def _begin_epoch(flow: Record, jiffy: int, acked: int) -> None:
-    flow.epoch, flow.ack_count, flow.tcp_cwnd = jiffy, acked, flow.cwnd
-    if flow.last_max <= flow.cwnd:
-        flow.k, flow.origin = 0.0, flow.cwnd
-    else:
-        flow.k, flow.origin = ((flow.last_max - flow.cwnd) / _CUBIC_C) ** (1 / 3), flow.last_max
-
-
-@compiled
-def _cubic_count(flow: Record, jiffy: int) -> None:
-    """The acknowledgements for one packet more on the way to the cubic target."""
-    offset = (jiffy - flow.epoch + 1) / HZ - flow.k
-    change = int(_CUBIC_C * abs(offset) ** 3)
-    target = flow.origin - change if offset < 0 else flow.origin + change
-    flow.cubic_count = flow.cwnd // (target - flow.cwnd) if target > flow.cwnd else 100 * flow.cwnd
-    if flow.last_max == 0:
-        flow.cubic_count = min(20, flow.cubic_count)
-
-
-@compiled
-def _befriend(flow: Record) -> None:
-    """The TCP-friendly region: at least as fast as Reno with CUBIC's decrease would be."""
-    delta = (flow.cwnd * 15) >> 3
-    while flow.ack_count > delta:
-        flow.ack_count -= delta
-        flow.tcp_cwnd += 1
-    if flow.tcp_cwnd > flow.cwnd:
-        flow.cubic_count = min(flow.cubic_count, flow.cwnd // (flow.tcp_cwnd - flow.cwnd))
-    flow.cubic_count = max(flow.cubic_count, 2)
-
-
-@compiled
-def _update_cubic(flow: Record, acked: int, now: float) -> None:
-    """bictcp_update()"""
-    jiffy = int(now * HZ)
-    flow.ack_count += acked
-    if flow.last_cwnd == flow.cwnd and jiffy - flow.last_jiffy <= _RECENT_JIFFIES:
-        return
-    if flow.epoch == NEVER or jiffy != flow.last_jiffy:
-        flow.last_cwnd, flow.last_jiffy = flow.cwnd, jiffy
-        if flow.epoch == NEVER:
-            _begin_epoch(flow, jiffy, acked)
-        _cubic_count(flow, jiffy)
-    _befriend(flow)
 
 
 @compiled
 def _avoid(law: Record, flow: Record, acked: int, now: float) -> None:
     if law.base == CUBIC:
-        _update_cubic(flow, acked, now)
-        _add(flow, flow.cubic_count, acked)
+        update_cubic(flow, acked, now)
+        add_packets(flow, flow.cubic_count, acked)
     else:
-        _add(flow, flow.cwnd, acked)
+        add_packets(flow, flow.cwnd, acked)
 
 
 @compiled
@@ -116,13 +55,11 @@ def grow(law: Record, flow: Record, acked: int, now: float) -> None:
 @compiled
 def _base_ssthresh(law: Record, flow: Record) -> int:
     if law.base == CUBIC:
-        flow.last_max = (flow.cwnd * 1741) >> 11 if flow.cwnd < flow.last_max else flow.cwnd
-        flow.epoch = NEVER
-        reduced = (flow.cwnd * 717) >> 10
+        reduced = reduced_by_cubic(flow)
     elif law.base == DCTCP and flow.signal != LOSS:
-        reduced = flow.cwnd - ((flow.cwnd * flow.alpha) >> 11)
+        reduced = reduced_by_alpha(flow)
     else:
-        reduced = flow.cwnd >> 1
+        reduced = halved(flow)
     return max(SMALLEST_CWND, reduced)
 
 
@@ -145,20 +82,6 @@ def time_out(law: Record, flow: Record) -> None:
     flow.ssthresh = _base_ssthresh(law, flow)
     flow.cwnd, flow.count = 1, 0
     flow.last_max, flow.epoch, flow.last_cwnd, flow.cubic_count = 0, NEVER, 0, 0
-
-
-@compiled
-def observe_marks(flow: Record, now: float, rtt: float) -> None:
-    """DCTCP's alpha, once a window (dctcp_update_alpha())."""
-    if now < flow.window_end:
-        return
-    fade = flow.alpha >> 4
-    flow.alpha -= fade if fade else flow.alpha
-    if flow.window_marked > 0:
-        share = min(1.0, flow.window_marked / max(flow.window_acked, 1e-9))
-        flow.alpha = min(ALPHA_ONE, flow.alpha + int(share * (ALPHA_ONE >> 4)))
-    flow.window_acked = flow.window_marked = 0.0
-    flow.window_end = now + rtt
 
 
 @compiled

@@ -16,8 +16,10 @@ from placement.cli.main import main
 from placement.experiments.comparison import PolicyComparison, TraceRun
 from placement.experiments.simulation import PARTS
 from placement.plots.comparison import bars_figure, cdf_figure, scaling_figure, utilization_figure
+from placement.plots.lost_time import lost_time_figure
 from placement.plots.style import WIDTH_IN, framed, policy_colours
 from placement.plots.timelines import SHADES, GpuSpan, gantt_figure, links_figure, load, slices
+from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
 
 POLICIES = ("lwf-1+srsf-1", "lwf-1+ada-srsf", "random+ada-srsf")
 
@@ -305,3 +307,23 @@ def test_pictures_of_a_comparison_that_was_made(tmp_path):
     chosen = ["--policies", "random+srsf-1@published", "-o", str(tmp_path / "one.svg")]
     assert main(["plot", "bars", str(folder), *chosen]) == 0
     assert main(["plot", "bars", str(folder), "--baseline", "x", "-o", str(tmp_path / "no.svg")]) == 2
+
+
+def test_lost_time_names_the_largest_neighbour_of_each_cell():
+    courses = (
+        JobCourse(name, np.array([0]), np.array([150]), 100.0)
+        for name in ("first", "second", "a very long name")
+    )
+    links = (LinkUse(f"a->{k}", 1.0, 0.0, 0.0, 0.0) for k in range(3))
+    lost = LostTime(
+        job=np.array([0, 0, 0, 1]),
+        neighbour=np.array([1, 2, 0, 2]),
+        link=np.array([0, 0, 1, 2]),
+        lost_ns=np.array([30.0, 10.0, 5.0, 50.0]),
+        unhindered_ns=np.full(3, 100.0),
+    )
+    outcome = NetworkOutcome(tuple(courses), tuple(links), 150, lost)
+    axes = lost_time_figure("", outcome, lost).axes[0]
+    assert axes.images[0].get_array().tolist() == [[40, 0], [0, 50]]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a->0", "a->2"]
+    assert [text.get_text() for text in axes.texts] == ["40\nsecond", "50"]

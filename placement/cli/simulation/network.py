@@ -1,0 +1,228 @@
+"""``mltcp-placement network``: training jobs in a network with congestion control."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mltcp.core.errors import UsageError
+from mltcp.core.policy_names import parse_names
+from mltcp.core.quantities import NS_PER_S, parse_number, parse_rate_bps
+from mltcp.core.subcommands import add_command
+from placement.cli.simulation.arguments import TOOL, add_output, add_processes, parse_processes, parse_seeds
+from placement.engines.slurm.cluster import cluster_document
+from placement.engines.slurm.nodes import SlurmNode
+from placement.engines.slurm.topology_files import ALL_NODES, switches_in_file
+from placement.experiments.comparison import (
+    ComparisonPlan,
+    PolicyComparison,
+    TraceRun,
+    digest,
+    run_plans,
+    write_document,
+)
+from placement.experiments.network import (
+    MOST_ITERATIONS,
+    PLACEMENTS,
+    JobsInNetwork,
+    NetworkSeed,
+    lost_time_of,
+    parse_jobs,
+)
+from placement.simulator.network import parallelism, topologies
+from placement.simulator.network.control_names import parse_control
+from placement.simulator.network.topologies import (
+    PortSettings,
+    load_network,
+    network_from_document,
+    network_named,
+)
+from placement.simulator.network.topology import Network
+
+_SLURM_SUFFIXES = (".conf", ".yaml", ".yml")
+_MOST_S = 1e6
+_SHOWN_JOBS = 3
+_MODES = ("steps", "shares")
+
+_EXAMPLES = f"""\
+examples:
+  mltcp-placement network --topology dumbbell:2 --jobs 2*vgg16:dp=2
+  mltcp-placement network --topology thesis --jobs vgg16:dp=4 bert:dp=4 gpt2:dp=4 --placement spread -o found
+  mltcp-placement network --topology leaf-spine:32x64:4:1 --jobs 8*gpt3:layers=8,tp=4,pp=4,dp=8 --mode shares \\
+--control mltcp_dcqcn,dcqcn
+  mltcp-placement network --topology topology.yaml --nic 25gbit --gpus 8 --jobs profile.json:workers=16 chakra=traces
+  mltcp-placement network --topology dumbbell:2,rate=10gbit,ecn=100kb --jobs 2*vgg16:at=h0+h1 --control dctcp
+
+A TOPOLOGY is a name, or a file: a graph or a cluster as JSON, or Slurm's topology.conf or topology.yaml, of which
+--nic, --uplink and --gpus say what Slurm does not know.
+{topologies.__doc__.partition(chr(10) + chr(10))[2]}
+A JOB is [COUNT*]WHAT[:KEY=VALUE,...], and WHAT a model, the name of a set of jobs (such as snapshot1), a file of
+MLTCP_PROFILE (or {{"phases": [...]}} with workers=N), or chakra=FOLDER with an execution trace, NAME.RANK.json, of each
+rank. Keys of all are iterations, start_ms, noise_ms, control (its own, whatever is compared) and at, hosts joined by +.
+{parallelism.__doc__.partition(chr(10) + chr(10))[2]}
+A CONTROL is reno, cubic, dctcp, dcqcn, delay or constant, or mltcp_ and one of these, with modifiers after an @:
+mltcp_dcqcn@remaining:both (a shape of F; whether it scales the increase, the decrease or both), @slope=2:intercept=0.5,
+or constants of the control, by their names.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``network`` to the commands."""
+    command = add_command(commands, "network", execute, _EXAMPLES)
+    network = command.add_argument_group("network")
+    network.add_argument("--topology", required=True, metavar="TOPOLOGY", help="a name or a file; see below")
+    network.add_argument("--nic", metavar="RATE", help="of a file without rates (default 50gbit)")
+    network.add_argument("--uplink", metavar="RATE", help="of Slurm's switches (default: all that is below)")
+    network.add_argument("--gpus", type=int, metavar="N", help="of each of Slurm's nodes (default 1)")
+    jobs = command.add_argument_group("jobs")
+    jobs.add_argument("--jobs", nargs="+", required=True, metavar="JOB", help="see below")
+    jobs.add_argument("--iterations", type=int, default=30, metavar="N", help="of a job (default 30)")
+    jobs.add_argument(
+        "--noise-ms", default="0.1", metavar="MS", help="standard deviation of an iteration's computing (0.1)"
+    )
+    jobs.add_argument("--placement", choices=PLACEMENTS, default="packed", help="(default packed)")
+    run = command.add_argument_group("simulation")
+    run.add_argument(
+        "--control",
+        default="dcqcn,mltcp_dcqcn",
+        metavar="NAMES",
+        help="to compare (default dcqcn,mltcp_dcqcn)",
+    )
+    run.add_argument(
+        "--seeds", default="0:3", metavar="A:B", help="of places, routes and noise (default 0:3)"
+    )
+    run.add_argument("--mode", choices=_MODES, default="steps", help="(default steps)")
+    run.add_argument("--duration", default="60", metavar="S", help="simulated seconds at most (default 60)")
+    run.add_argument("--step-us", metavar="US", help="of the mode steps (default: by the network)")
+    add_output(command)
+    add_processes(command)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the comparison and print it; returns the exit status."""
+    plan = _plan(options)
+    comparison = plan.result(run_plans([plan], parse_processes(options.processes), options.output))
+    document = json.dumps(_document(plan, comparison), allow_nan=False)
+    if options.output is not None:
+        _write(options.output, document, comparison)
+    if options.json:
+        print(document)
+    else:
+        comparison.show(plan.workload, _title(plan), "control")
+        for policy, runs in comparison.runs.items():
+            _show_lost(policy, runs[0])
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> ComparisonPlan[JobsInNetwork]:
+    controls = parse_names(options.control, _checked_control, "--control")
+    seeds = tuple(NetworkSeed(seed) for seed in parse_seeds(options.seeds))
+    if not 1 <= options.iterations <= MOST_ITERATIONS:
+        raise UsageError(f"--iterations: expected 1 to {MOST_ITERATIONS}, got {options.iterations}")
+    noise_ms = parse_number(options.noise_ms, field="--noise-ms", lowest=0, highest=_MOST_S)
+    duration_s = parse_number(options.duration, field="--duration", lowest=1e-6, highest=_MOST_S)
+    step_us = options.step_us
+    network = _network(options)
+    workload = JobsInNetwork(
+        options.topology,
+        network,
+        digest(repr(network)),
+        parse_jobs(options.jobs, options.iterations, noise_ms),
+        options.placement,
+        options.mode,
+        round(duration_s * NS_PER_S),
+        None
+        if step_us is None
+        else round(1000 * parse_number(step_us, field="--step-us", lowest=0.01, highest=1e4)),
+    )
+    workload.placed(seeds[0].seed, controls[0])  # jobs that do not fit are told before any run
+    return ComparisonPlan(workload, controls, seeds, options.baseline)
+
+
+def _checked_control(name: str) -> str:
+    parse_control(name)
+    return name
+
+
+def _network(options: argparse.Namespace) -> Network:
+    path = Path(options.topology)
+    is_slurm = path.suffix in _SLURM_SUFFIXES
+    is_file = is_slurm or path.suffix == ".json"
+    for name in ("uplink", "gpus") if not is_slurm else ():
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name}: expected with a topology of Slurm only")
+    if not is_file:
+        if options.nic is not None:
+            raise UsageError("--nic: expected with a file only; a name has rate=RATE")
+        return network_named(options.topology)
+    nic_bps = parse_rate_bps(options.nic or "50gbit", field="--nic")
+    if not is_slurm:
+        return load_network(path, PortSettings(rate_bps=nic_bps))
+    uplink_bps = None if options.uplink is None else parse_rate_bps(options.uplink, field="--uplink")
+    gpus = 1 if options.gpus is None else options.gpus
+    if not 1 <= gpus <= 1024:
+        raise UsageError(f"--gpus: expected 1 to 1024, got {gpus}")
+    return _slurm_network(path, nic_bps, uplink_bps, gpus)
+
+
+def _slurm_network(path: Path, nic_bps: int, uplink_bps: int | None, gpus: int) -> Network:
+    switches = switches_in_file(path)
+    names = dict.fromkeys(node for switch in switches for node in switch.nodes)
+    if not names or any(name.upper() == ALL_NODES for name in names):
+        raise UsageError(f"{path}: expected switches or blocks with the names of their nodes, got none")
+    nodes = [SlurmNode(name, gpus, 1, "") for name in names]
+    document = cluster_document(
+        nodes, switches, nic_bps, uplink_bps, lambda text: print(f"{TOOL}: {text}", file=sys.stderr)
+    )
+    return network_from_document(document)
+
+
+def _show_lost(policy: str, run: TraceRun) -> None:
+    """What the jobs that were slowed down most lost to whom, under one control and the first seed."""
+    slowdowns = [job["mean_slowdown"] or 0.0 for job in run["by_job"]]
+    worst = sorted(range(len(slowdowns)), key=lambda job: -slowdowns[job])
+    for number in worst[:_SHOWN_JOBS] if run["lost_lines"] else ():
+        print(f"{policy}, {run.trace}: {run['lost_lines'][number]}")
+
+
+def _title(plan: ComparisonPlan[JobsInNetwork]) -> str:
+    workload = plan.workload
+    return (
+        f"{len(workload.jobs)} jobs in {workload.topology}, {workload.placement}; {workload.mode}, "
+        f"{len(plan.traces)} seeds"
+    )
+
+
+def _document(plan: ComparisonPlan[JobsInNetwork], comparison: PolicyComparison) -> dict[str, Any]:
+    workload = plan.workload
+    return {
+        "topology": workload.topology,
+        "hosts": len(workload.network.hosts),
+        "links": len(workload.network.links),
+        "placement": workload.placement,
+        "mode": workload.mode,
+        "jobs": [{"job": job.name, "workers": job.traffic.workers} for job in workload.jobs],
+        "controls": comparison.documents(workload),
+    }
+
+
+def _write(folder: Path, document: str, comparison: PolicyComparison) -> None:
+    from placement.plots import network  # matplotlib takes 0.3 s to import
+    from placement.plots.lost_time import lost_time_figure
+    from placement.plots.style import write
+
+    write_document(folder, "network.json", document)
+    write(lambda: network.slowdowns_figure("Slowdown of iterations", comparison), folder / "slowdowns.svg")
+    write(
+        lambda: network.iterations_figure("Slowdown over iterations", comparison), folder / "iterations.svg"
+    )
+    write(lambda: network.links_figure("The busiest links", comparison), folder / "links.svg")
+    for policy, runs in comparison.runs.items():
+        found = lost_time_of(runs[0])
+        if found is not None:
+            title = f"Time lost to other jobs: {policy}, {runs[0].trace}"
+            write(partial(lost_time_figure, title, *found), folder / f"lost-{policy}.svg")

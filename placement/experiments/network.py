@@ -1,0 +1,390 @@
+"""The comparison of congestion controls on jobs in a network: ``mltcp-placement network``."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mltcp.core.errors import UsageError, shown
+from mltcp.core.json_files import read_json
+from mltcp.core.quantities import NS_PER_MS, NS_PER_S, parse_number
+from placement.experiments.comparison import Column, ComparisonWorkload, TraceRun, digest, mean, mean_column
+from placement.simulator.network.control_names import parse_control
+from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
+from placement.simulator.network.parallelism import demand_traffic, described_traffic
+from placement.simulator.network.recorded import chakra_traffic, profile_traffic
+from placement.simulator.network.routing import RoutingTable
+from placement.simulator.network.topologies import key_values, whole_number
+from placement.simulator.network.topology import Network
+from placement.simulator.network.traffic import NetworkJob, Traffic
+from placement.traces import sets
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+CHAKRA = "chakra"
+MOST_ITERATIONS = 1_000_000
+_JOB_KEYS = ("iterations", "start_ms", "noise_ms", "control", "at")
+_FILE_KEYS = ("workers", "connections")
+
+
+@dataclass(frozen=True)
+class DescribedJob:
+    """A job to simulate, before it has a place.
+
+    Attributes:
+        name: unique.
+        traffic: of an iteration.
+        iterations: after which it ends.
+        start_ns, noise_ns: as of `NetworkJob`.
+        control: its own, whatever is compared; None: the one that is compared.
+        at: the names of its hosts; empty: where the placement puts it.
+        fingerprint: of its traffic, which identifies runs.
+    """
+
+    name: str
+    traffic: Traffic = field(repr=False)
+    iterations: int
+    start_ns: int = 0
+    noise_ns: int = 0
+    control: str | None = None
+    at: tuple[str, ...] = ()
+    fingerprint: str = ""
+
+
+def parse_jobs(texts: Sequence[str], iterations: int, noise_ms: float) -> tuple[DescribedJob, ...]:
+    """Jobs of texts ``[COUNT*]WHAT[:KEY=VALUE,...]``.
+
+    WHAT is a model (`parallelism`), the name of a set of jobs, a file with a profile (NAME.json), or ``chakra=FOLDER``.
+    Keys of all: ``iterations``, ``start_ms``, ``noise_ms``, ``control`` and ``at``, hosts joined by +, each of which
+    gets as many workers; of files: ``workers`` and ``connections``.
+
+    Raises:
+        UsageError: one of them is wrong; the message says which.
+    """
+    found: list[DescribedJob] = []
+    for text in texts:
+        count, star, what = text.partition("*")
+        times = whole_number(count, f"job {shown(text)}: count", 10_000) if star else 1
+        described = _described(what if star else text, iterations, noise_ms)
+        found += [each for _ in range(times) for each in described]
+    if not found:
+        raise UsageError("--jobs: expected one or more, got none")
+    numbered: dict[str, int] = {}
+    named = []
+    for job in found:
+        numbered[job.name] = numbered.get(job.name, 0) + 1
+        named.append(replace(job, name=f"{job.name}-{numbered[job.name]}"))
+    return tuple(named)
+
+
+def _described(text: str, iterations: int, noise_ms: float) -> list[DescribedJob]:
+    what, _, rest = text.partition(":")
+    given = dict(each.partition("=")[::2] for each in rest.split(",") if each)
+    own = key_values(
+        ",".join(each for each in rest.split(",") if each.partition("=")[0] in _JOB_KEYS),
+        _JOB_KEYS,
+        f"job {what}",
+    )
+    others = {key: value for key, value in given.items() if key not in _JOB_KEYS}
+    if what in sets.names():
+        if others:
+            raise UsageError(f"job {what}: expected {', '.join(_JOB_KEYS)}, got {shown(next(iter(others)))}")
+        return [
+            _with_keys(
+                DescribedJob(
+                    job.name, demand_traffic(job.demand, job.workers), job.iterations, job.arrival_ns
+                ),
+                own,
+            )
+            for job in sets.load(what).jobs
+        ]
+    name, traffic = _traffic(what, others)
+    return [_with_keys(DescribedJob(name, traffic, iterations, noise_ns=round(noise_ms * NS_PER_MS)), own)]
+
+
+def _traffic(what: str, values: dict[str, str]) -> tuple[str, Traffic]:
+    kind, equals, folder = what.partition("=")
+    is_chakra = bool(equals) and kind == CHAKRA
+    if not is_chakra and not what.endswith(".json"):
+        return what, described_traffic(what, values)
+    for key in values:
+        if key not in _FILE_KEYS or (is_chakra and key == "workers"):
+            raise UsageError(f"job {what}: {key}: expected {', '.join((*_JOB_KEYS, *_FILE_KEYS))}")
+    numbers = {key: whole_number(value, f"job {what}: {key}", 100_000) for key, value in values.items()}
+    if is_chakra:
+        return Path(folder).name, chakra_traffic(Path(folder), **numbers)
+    path = Path(what)
+    return path.stem, profile_traffic(read_json(path), str(path), **numbers)
+
+
+def _with_keys(job: DescribedJob, values: dict[str, str]) -> DescribedJob:
+    def of(key: str, default: float) -> float:
+        where = f"job {job.name}: {key}"
+        return (
+            parse_number(values[key], field=where, lowest=0, highest=1e9) * NS_PER_MS
+            if key in values
+            else default
+        )
+
+    iterations = values.get("iterations")
+    if "control" in values:
+        parse_control(values["control"])
+    return replace(
+        job,
+        iterations=whole_number(iterations, f"job {job.name}: iterations", MOST_ITERATIONS)
+        if iterations
+        else job.iterations,
+        start_ns=round(of("start_ms", job.start_ns)),
+        noise_ns=round(of("noise_ms", job.noise_ns)),
+        control=values.get("control"),
+        at=tuple(values["at"].split("+")) if "at" in values else (),
+        fingerprint=digest(repr(job.traffic)),
+    )
+
+
+# -- places ------------------------------------------------------------------------------------------------------------
+
+PLACEMENTS = ("packed", "spread")
+
+
+def place(
+    network: Network, jobs: Sequence[DescribedJob], placement: str, seed: int
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Hosts and GPUs of the workers of each job: on free GPUs, host by host in their order, or in a drawn one (spread).
+
+    Raises:
+        UsageError: a host that is not there, or more workers than GPUs are free.
+    """
+    order = list(range(len(network.hosts)))
+    if placement == "spread":
+        random.Random(f"place {seed}").shuffle(order)
+    free = {host: list(range(network.gpus_of(host))) for host in order}
+    places: list[list[tuple[int, int]]] = [[] for _ in jobs]
+    # Jobs with places of their own first: no other job may take them.
+    for number in sorted(range(len(jobs)), key=lambda each: not jobs[each].at):
+        job = jobs[number]
+        hosts = _hosts_of(network, job) if job.at else [host for host in order for _ in free[host]]
+        for host in hosts[: job.traffic.workers]:
+            if not free[host]:
+                raise UsageError(f"job {job.name}: at: expected free GPUs, got {shown(network.hosts[host])}")
+            places[number].append((host, free[host].pop(0)))
+        if len(places[number]) < job.traffic.workers:
+            raise UsageError(
+                f"job {job.name}: expected at most the {len(places[number])} GPUs that are free, "
+                f"got {job.traffic.workers} workers"
+            )
+    return [(tuple(host for host, _ in each), tuple(gpu for _, gpu in each)) for each in places]
+
+
+def _hosts_of(network: Network, job: DescribedJob) -> list[int]:
+    workers, numbers = job.traffic.workers, {name: number for number, name in enumerate(network.hosts)}
+    if workers % len(job.at):
+        raise UsageError(f"job {job.name}: at: expected a divisor of {workers} hosts, got {len(job.at)}")
+    for name in job.at:
+        if name not in numbers:
+            raise UsageError(f"job {job.name}: at: expected a host of the network, got {shown(name)}")
+    return [numbers[name] for name in job.at for _ in range(workers // len(job.at))]
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NetworkSeed:
+    """The seed of places, routes and noise."""
+
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """For reports."""
+        return f"seed {self.seed}"
+
+
+def _optional(name: str, form: str, unit: float) -> Any:
+    """The mean of a value that a mode may not have."""
+
+    def cell(runs: Sequence[TraceRun]) -> str:
+        return "-" if any(run[name] is None for run in runs) else format(mean(runs, name) / unit, form)
+
+    return cell
+
+
+@dataclass(frozen=True)
+class JobsInNetwork(ComparisonWorkload):
+    """Jobs under one congestion control after the other, with the same places, routes and noise.
+
+    The values of a run: ``iterations`` that ended; ``mean_slowdown`` and ``p99_slowdown`` over all of them, each its
+    time over that of the job alone; ``mean_iteration_s``; ``marked_bytes``, ``dropped_bytes`` and
+    ``largest_queue_bytes`` over all links, None where the mode has none; ``simulated_s``; ``by_job`` and ``by_link``,
+    of each job and of each link that was used; ``lost``, the seconds that each job lost to each neighbour on each link
+    (`LostTime`; None where the mode does not attribute them). Kept for pictures: ``slowdowns`` of each job, ``ends_s``
+    and ``lost_lines``.
+
+    Attributes:
+        topology: its name.
+        network: the network; `fingerprint` identifies it.
+        jobs: all of them.
+        placement: one of `PLACEMENTS`.
+        mode: of the simulation.
+        duration_ns: after which it ends.
+        step_ns: of the mode steps; None for its default.
+    """
+
+    topology: str
+    network: Network = field(repr=False)
+    fingerprint: str
+    jobs: tuple[DescribedJob, ...]
+    placement: str = "packed"
+    mode: str = "steps"
+    duration_ns: int = 60 * NS_PER_S
+    step_ns: int | None = None
+
+    shown = (
+        *("jobs", "iterations", "mean_slowdown", "p99_slowdown", "mean_iteration_s"),
+        *("marked_bytes", "dropped_bytes", "largest_queue_bytes", "simulated_s", "by_job", "by_link", "lost"),
+    )
+    kept = ("slowdowns", "ends_s", "lost_lines")
+    means = ("mean_slowdown", "p99_slowdown", "mean_iteration_s")
+    compared = "mean_slowdown"
+    columns = (
+        mean_column("slowdown\nmean", "mean_slowdown", ".3f"),
+        mean_column("\np99", "p99_slowdown", ".3f"),
+        mean_column("iteration\nmean (ms)", "mean_iteration_s", ",.2f", 1e-3),
+        mean_column("iterations\nended", "iterations", ",.0f"),
+        Column("marked\n(MB)", _optional("marked_bytes", ",.2f", 1e6)),
+        Column("dropped\n(MB)", _optional("dropped_bytes", ",.2f", 1e6)),
+        Column("longest queue\n(kB)", _optional("largest_queue_bytes", ",.0f", 1e3)),
+    )
+
+    def run(self, trace: NetworkSeed, policy: str) -> dict[str, Any]:
+        """Simulate the jobs with the places, routes and noise of the seed."""
+        # Compiled: slow to import.
+        from placement.simulator.network.simulation import SimulationSettings, simulate
+
+        jobs = self.placed(trace.seed, policy)
+        table = RoutingTable(self.network)
+        routes = [table.routes(job, trace.seed) for job in jobs]
+        settings = SimulationSettings(self.mode, trace.seed, self.duration_ns, self.step_ns)
+        return _values(simulate(self.network, jobs, routes, settings))
+
+    def placed(self, seed: int, policy: str) -> list[NetworkJob]:
+        """The jobs in their places under a control."""
+        places = place(self.network, self.jobs, self.placement, seed)
+        return [
+            NetworkJob(
+                job.name,
+                job.traffic,
+                hosts,
+                parse_control(job.control or policy),
+                job.iterations,
+                job.start_ns,
+                job.noise_ns,
+                gpus,
+            )
+            for job, (hosts, gpus) in zip(self.jobs, places, strict=True)
+        ]
+
+    def variants(self, policy: str) -> tuple[str, ...]:
+        """The control itself, which is checked."""
+        parse_control(policy)
+        return (policy,)
+
+
+def _values(outcome: NetworkOutcome) -> dict[str, Any]:
+    slowdowns = [job.slowdowns for job in outcome.jobs]
+    durations_s = np.concatenate([(job.ends_ns - job.begins_ns) / NS_PER_S for job in outcome.jobs])
+    if not len(durations_s):
+        raise UsageError("--duration: expected longer than an iteration of some job: none has ended")
+    everything = np.concatenate(slowdowns)
+    used = [link for link in outcome.links if link.sent_bytes > 0]
+    return {
+        "jobs": len(outcome.jobs),
+        "iterations": len(durations_s),
+        "mean_slowdown": float(everything.mean()),
+        "p99_slowdown": float(np.percentile(everything, 99)),
+        "mean_iteration_s": float(durations_s.mean()),
+        "marked_bytes": _known(sum(link.marked_bytes for link in used)),
+        "dropped_bytes": _known(sum(link.dropped_bytes for link in used)),
+        "largest_queue_bytes": _known(max((link.largest_queue_bytes for link in used), default=0.0)),
+        "simulated_s": outcome.ended_ns / NS_PER_S,
+        "by_job": [
+            {
+                "job": job.name,
+                "iterations": len(own),
+                "alone_s": job.alone_ns / NS_PER_S,
+                "mean_slowdown": float(own.mean()) if len(own) else None,
+                "p99_slowdown": float(np.percentile(own, 99)) if len(own) else None,
+            }
+            for job, own in zip(outcome.jobs, slowdowns, strict=True)
+        ],
+        "by_link": [
+            {
+                "link": link.name,
+                "sent_bytes": float(link.sent_bytes),
+                "marked_bytes": _known(link.marked_bytes),
+                "dropped_bytes": _known(link.dropped_bytes),
+                "largest_queue_bytes": _known(link.largest_queue_bytes),
+            }
+            for link in used
+        ],
+        "lost": _lost(outcome),
+        "lost_lines": outcome.lost_lines(),
+        "slowdowns": [[round(float(each), 6) for each in own] for own in slowdowns],
+        "ends_s": [[float(each) / NS_PER_S for each in job.ends_ns] for job in outcome.jobs],
+    }
+
+
+def _lost(outcome: NetworkOutcome) -> list[dict[str, Any]] | None:
+    lost = outcome.lost
+    if lost is None:
+        return None
+    entries = zip(lost.job, lost.neighbour, lost.link, lost.lost_ns, strict=True)
+    return [
+        {
+            "job": outcome.jobs[job].name,
+            "neighbour": outcome.jobs[neighbour].name,
+            "link": outcome.links[link].name,
+            "lost_s": float(lost_ns) / NS_PER_S,
+        }
+        for job, neighbour, link, lost_ns in entries
+    ]
+
+
+def lost_time_of(run: TraceRun) -> tuple[NetworkOutcome, LostTime] | None:
+    """What a kept run says of lost time, in the form in which it was found; None if it was not attributed."""
+    if run["lost"] is None:
+        return None
+    jobs = {each["job"]: number for number, each in enumerate(run["by_job"])}
+    links = {each["link"]: number for number, each in enumerate(run["by_link"])}
+    courses = tuple(
+        JobCourse(
+            job["job"],
+            np.zeros(len(ends_s), np.int64),
+            np.rint(np.array(ends_s) * NS_PER_S).astype(np.int64),
+            job["alone_s"] * NS_PER_S,
+        )
+        for job, ends_s in zip(run["by_job"], run["ends_s"], strict=True)
+    )
+    used = tuple(
+        LinkUse(each["link"], each["sent_bytes"], math.nan, math.nan, math.nan) for each in run["by_link"]
+    )
+    lost = LostTime(
+        np.array([jobs[each["job"]] for each in run["lost"]], np.int64),
+        np.array([jobs[each["neighbour"]] for each in run["lost"]], np.int64),
+        np.array([links[each["link"]] for each in run["lost"]], np.int64),
+        np.array([each["lost_s"] * NS_PER_S for each in run["lost"]]),
+        np.full(len(courses), math.nan),
+    )
+    return NetworkOutcome(courses, used, round(run["simulated_s"] * NS_PER_S)), lost
+
+
+def _known(value: float) -> float | None:
+    """None for what a mode does not have, which JSON cannot hold."""
+    return None if math.isnan(value) else float(value)

@@ -1,0 +1,113 @@
+"""The pictures of jobs in a network: slowdowns, iterations, and the links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from placement.experiments.comparison import PolicyComparison, TraceRun
+from placement.plots.style import INK, framed, policy_colours
+
+_PANEL_IN, _ROW_IN = 3.4, 0.3
+_MOST_LINKS = 16
+_MEASURES = (
+    ("sent_bytes", "sent (GB)", 1e9),
+    ("largest_queue_bytes", "longest queue (kB)", 1e3),
+    ("marked_bytes", "marked (MB)", 1e6),
+)
+
+
+def slowdowns_figure(title: str, comparison: PolicyComparison) -> Figure:
+    """The distribution of the slowdowns of all iterations, a line a control, with the 99th percentiles."""
+    values = {policy: _pooled(runs) for policy, runs in comparison.runs.items()}
+    colours = policy_colours(list(values))
+    figure = framed(title, list(colours.items()), _PANEL_IN)
+    (ax,) = figure.axes
+    for policy, each in values.items():
+        ax.ecdf(each, color=colours[policy], linewidth=1.8)
+        tail = float(np.percentile(each, 99))
+        ax.plot(tail, 0.99, "o", color=colours[policy], ms=6)
+    ax.set_xlabel("slowdown of an iteration; the points are the 99th percentiles")
+    ax.set_ylabel("share of iterations")
+    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    ax.set_ylim(0, 1.02)
+    ax.grid()
+    return figure
+
+
+def iterations_figure(title: str, comparison: PolicyComparison) -> Figure:
+    """The slowdown of the k-th iteration, mean over jobs and seeds, a line a control, between the 10th and 90th
+    percentiles."""
+    colours = policy_colours(list(comparison.runs))
+    figure = framed(title, list(colours.items()), _PANEL_IN)
+    (ax,) = figure.axes
+    for policy, runs in comparison.runs.items():
+        jobs = [job for run in runs for job in run["slowdowns"] if job]
+        by_number = [
+            [job[number] for job in jobs if number < len(job)] for number in range(max(map(len, jobs)))
+        ]
+        numbers = range(1, len(by_number) + 1)
+        ax.plot(numbers, [np.mean(each) for each in by_number], color=colours[policy], linewidth=1.8)
+        low, high = (
+            [float(np.percentile(each, percentile)) for each in by_number] for percentile in (10, 90)
+        )
+        ax.fill_between(numbers, low, high, color=colours[policy], alpha=0.15, linewidth=0)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_xlabel("iteration")
+    ax.set_ylabel("slowdown, mean of all jobs")
+    ax.grid()
+    return figure
+
+
+def links_figure(title: str, comparison: PolicyComparison) -> Figure:
+    """Of the links between switches and to hosts that were busiest: bytes, queue and marks, a bar a control."""
+    runs_of_all = [run for runs in comparison.runs.values() for run in runs]
+    names = _busiest(runs_of_all)
+    colours = policy_colours(list(comparison.runs))
+    left_in = 0.4 + 0.085 * max(map(len, names))
+    height_in = max(1.5, _ROW_IN * len(names) * max(1.0, len(colours) / 2))
+    known = [
+        each for each in _MEASURES if any(link[each[0]] is not None for link in runs_of_all[0]["by_link"])
+    ]
+    figure = framed(title, list(colours.items()), height_in, columns=len(known), left_in=left_in)
+    width = 0.8 / len(colours)
+    for ax, (measure, label, unit) in zip(figure.axes, known, strict=True):
+        for row, (policy, runs) in enumerate(comparison.runs.items()):
+            values = [_mean_of_link(runs, name, measure) / unit for name in names]
+            places = np.arange(len(names)) + (row - (len(colours) - 1) / 2) * width
+            ax.barh(places, values, height=width * 0.9, color=colours[policy], linewidth=0)
+        ax.set_yticks(range(len(names)), names if ax is figure.axes[0] else [""] * len(names), color=INK)
+        ax.tick_params(axis="y", length=0)
+        ax.set_ylim(len(names) - 0.5, -0.5)
+        ax.set_xlabel(label)
+        ax.grid(axis="x")
+    return figure
+
+
+def _pooled(runs: Sequence[TraceRun]) -> np.ndarray:
+    return np.concatenate([np.asarray(job) for run in runs for job in run["slowdowns"]])
+
+
+def _busiest(runs: Sequence[TraceRun]) -> list[str]:
+    """The links with the longest queues, or else with most bytes."""
+    found: dict[str, tuple[float, float]] = {}
+    for run in runs:
+        for link in run["by_link"]:
+            before = found.get(link["link"], (0.0, 0.0))
+            found[link["link"]] = (
+                max(before[0], link["largest_queue_bytes"] or 0.0),
+                before[1] + link["sent_bytes"],
+            )
+    return sorted(found, key=lambda name: found[name], reverse=True)[:_MOST_LINKS]
+
+
+def _mean_of_link(runs: Sequence[TraceRun], name: str, measure: str) -> float:
+    """Mean over seeds; a link that was not used in one counts 0 there, as does what a mode does not have."""
+    return float(
+        np.mean(
+            [sum(link[measure] or 0.0 for link in run["by_link"] if link["link"] == name) for run in runs]
+        )
+    )

@@ -1,0 +1,400 @@
+"""The traffic of training jobs from short descriptions: ``vgg16:dp=4``, ``gpt3:tp=2,pp=2,dp=2``.
+
+A description is ``MODEL[:KEY=VALUE,...]``. Models are those of Table 4.2 of the thesis (`placement.traces.poisson`),
+and transformers of published shape (`TRANSFORMERS`), whose traffic follows from it:
+
+* ``dp`` data parallel: an all-reduce of the gradients at the end of the backward pass, in ``buckets`` that are sent
+  while it goes on. Without any other key, dp is 2.
+* ``tp`` tensor parallel: two all-reduces of the activations a layer forward, and two backward (Shoeybi et al., 2019).
+* ``pp`` pipeline parallel: 1F1B; activations and their gradients to the next and the former stage, cut over the tensor
+  group (Narayanan et al., SC 2021; Korthikanti et al., 2022), and an all-reduce of the shared embedding's gradients
+  between the first and the last stage.
+* ``ep`` experts: of each layer's feed-forward part, one of ep experts lies on each of ep data-parallel workers; two
+  all-to-alls of the activations a layer forward, and two backward (Lepikhin et al., 2020; top-1).
+
+Worker t + tp (d + dp s) is tensor rank t of replica d of stage s. Values are 2 bytes wide. Computing takes 2 FLOP a
+parameter and token forward and 4 backward, at ``tflops`` a GPU (140, of the 138 to 163 that Narayanan et al. measured
+on A100s), or ``compute_ms`` in all. Bytes follow exactly from the shape; these times are an estimate.
+
+Other keys: ``batch``, samples a microbatch (1; of Table 4.2's models, a worker: as listed there), ``microbatches`` (4
+pp; 1 without a pipeline), ``layers``, ``hidden`` and ``sequence`` of a transformer, ``megabytes`` of a model of the
+table; ``slices``, the pieces into which a stage's computing is cut for its tensor and expert collectives (its layers);
+``collective`` (ring or tree), ``chunks`` (see `patterns`) and ``connections`` between any two workers (1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from mltcp.core.demand import Demand
+from mltcp.core.errors import UsageError, shown
+from mltcp.core.quantities import NS_PER_MS, parse_number
+from placement.simulator.network.patterns import (
+    ALL_REDUCES,
+    IterationPlan,
+    Rounds,
+    all_to_all,
+    point_to_point,
+    together,
+)
+from placement.simulator.network.traffic import Message, Traffic
+from placement.traces.poisson import NETWORKS, ProfiledNetwork
+
+VALUE_BYTES = 2
+A100_TFLOPS = 140.0
+MOST_WORKERS = 100_000
+
+_DEGREES = ("dp", "tp", "pp", "ep")
+_WHOLE = (
+    *_DEGREES,
+    "batch",
+    "microbatches",
+    "buckets",
+    "layers",
+    "hidden",
+    "sequence",
+    "slices",
+    "chunks",
+    "connections",
+)
+_NUMBERS = ("tflops", "compute_ms", "megabytes")
+KEYS = (*_WHOLE, *_NUMBERS, "collective")
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """The shape of a transformer."""
+
+    layers: int
+    hidden: int
+    sequence: int
+    vocabulary: int
+
+    @property
+    def layer_parameters(self) -> int:
+        """Of attention (a third) and feed-forward (two thirds), without biases."""
+        return 12 * self.hidden**2
+
+
+TRANSFORMERS: Mapping[str, Transformer] = MappingProxyType(
+    {
+        "gpt1": Transformer(12, 768, 512, 40478),
+        "gpt2": Transformer(48, 1600, 1024, 50257),
+        "gpt3": Transformer(96, 12288, 2048, 50257),
+        "llama7b": Transformer(32, 4096, 2048, 32000),
+    }
+)
+"""Radford et al. (2018, 2019: the largest), Brown et al. (2020: the largest), Touvron et al. (2023: the smallest)."""
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """How a job is divided, and the rest of its description; names and defaults as in the module's text."""
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    batch: int | None = None
+    microbatches: int | None = None
+    buckets: int = 1
+    slices: int | None = None
+    chunks: int | None = None
+    connections: int = 1
+    collective: str = "ring"
+    tflops: float = A100_TFLOPS
+    compute_ms: float | None = None
+
+    @property
+    def workers(self) -> int:
+        """Of the job."""
+        return self.dp * self.tp * self.pp
+
+    def plan(self) -> IterationPlan:
+        """An iteration without steps."""
+        return IterationPlan(self.workers, self.chunks, self.connections)
+
+    def all_reduce(self, workers: range | list[int], size_bytes: float) -> Rounds:
+        """By the job's collective."""
+        return ALL_REDUCES[self.collective](workers, size_bytes)
+
+
+def described_traffic(model: str, values: Mapping[str, str]) -> Traffic:
+    """The traffic of a model with the values of a description.
+
+    Raises:
+        UsageError: an unknown model or key, or a value that does not fit; the message names it.
+    """
+    name = model.lower()
+    table = {each.lower(): network for each, network in NETWORKS.items() if each.lower() not in TRANSFORMERS}
+    if name not in TRANSFORMERS and name not in table:
+        raise UsageError(f"job: model: expected {', '.join([*TRANSFORMERS, *table])}, got {shown(model)}")
+    found = _parsed(model, values)
+    shape = {key: int(found.pop(key)) for key in ("layers", "hidden", "sequence") if key in found}
+    megabytes = found.pop("megabytes", None)
+    if not any(key in values for key in _DEGREES):
+        found["dp"] = 2
+    division = Parallelism(**found)  # type: ignore[arg-type]
+    if division.workers > MOST_WORKERS:
+        raise UsageError(f"job {model}: expected at most {MOST_WORKERS} workers, got {division.workers}")
+    if name in TRANSFORMERS:
+        if megabytes is not None:
+            raise UsageError(
+                f"job {model}: megabytes: expected layers, hidden or sequence, which say its size"
+            )
+        return _TransformerTraffic(replace(TRANSFORMERS[name], **shape), division, model).traffic()
+    if shape or division.workers != division.dp or division.ep > 1 or division.microbatches:
+        raise UsageError(f"job {model}: expected data parallelism (dp) only, got {shown(dict(values))}")
+    network = table[name]
+    if megabytes is not None:
+        network = replace(network, megabytes=megabytes)  # type: ignore[arg-type]
+    return _of_table(network, division)
+
+
+def _parsed(model: str, values: Mapping[str, str]) -> dict[str, float | str]:
+    found: dict[str, float | str] = {}
+    for key, value in values.items():
+        where = f"job {model}: {key}"
+        if key in _WHOLE:
+            found[key] = int(_whole(value, where))
+        elif key in _NUMBERS:
+            found[key] = parse_number(value, field=where, lowest=1e-6, highest=1e12)
+        elif key == "collective" and value in ALL_REDUCES:
+            found[key] = value
+        else:
+            expected = (
+                f"expected {', '.join(ALL_REDUCES)}" if key == "collective" else f"expected {', '.join(KEYS)}"
+            )
+            raise UsageError(f"{where}: {expected}, got {shown(value if key == 'collective' else key)}")
+    return found
+
+
+def _whole(text: str, where: str) -> float:
+    number = parse_number(text, field=where, lowest=1, highest=1e9)
+    if number != int(number):
+        raise UsageError(f"{where}: expected a whole number, got {shown(text)}")
+    return number
+
+
+# -- models of Table 4.2 -----------------------------------------------------------------------------------------------
+
+
+def _of_table(network: ProfiledNetwork, division: Parallelism) -> Traffic:
+    """Data parallel, with a third of the computing forward. DLRM: all-to-alls of what its phases send."""
+    batch = division.batch or network.batches[0]
+    growth = batch / network.batches[0]
+    plan, workers = division.plan(), range(division.dp)
+    if network.kind == "model":
+        demand = Demand(network.phases(division.dp, batch))
+        return _phase_traffic(
+            plan, demand, lambda sent: all_to_all(workers, sent * len(workers) / (len(workers) - 1))
+        )
+    compute_ns = (division.compute_ms or network.compute_ms * growth) * NS_PER_MS
+    size_bytes = network.megabytes * 1e6
+    forward = plan.compute(compute_ns / 3)
+    _bucketed(plan, division, forward, 2 / 3 * compute_ns, division.all_reduce(workers, size_bytes))
+    return plan.traffic()
+
+
+def _bucketed(
+    plan: IterationPlan, division: Parallelism, forward: int, backward_ns: float, rounds: Rounds
+) -> None:
+    """The backward pass with the job's buckets, which are reduced one after the other."""
+    computed, reduced = forward, list[int]()
+    for _ in range(division.buckets):
+        computed = plan.compute(backward_ns / division.buckets, [computed])
+        reduced = [plan.collective(_share(rounds, division.buckets), [computed, *reduced])]
+
+
+def _share(rounds: Rounds, parts: int) -> Rounds:
+    return tuple(
+        tuple(Message(each.source, each.target, each.size_bytes / parts) for each in messages)
+        for messages in rounds
+    )
+
+
+# -- transformers ------------------------------------------------------------------------------------------------------
+
+
+class _TransformerTraffic:
+    def __init__(self, shape: Transformer, division: Parallelism, model: str) -> None:
+        self._shape, self._division = shape, division
+        if shape.layers % division.pp:
+            raise UsageError(
+                f"job {model}: pp: expected a divisor of {shape.layers} layers, got {division.pp}"
+            )
+        if division.dp % division.ep:
+            raise UsageError(f"job {model}: ep: expected a divisor of dp = {division.dp}, got {division.ep}")
+        self._microbatches = division.microbatches or (4 * division.pp if division.pp > 1 else 1)
+        self._layers = shape.layers // division.pp
+        self._slices = division.slices or self._layers
+        self._activation_bytes = (division.batch or 1) * shape.sequence * shape.hidden * VALUE_BYTES
+        self._forward_ns = self._compute_ns()
+        self._plan = division.plan()
+
+    def _compute_ns(self) -> float:
+        """Of the forward pass of a microbatch on a stage; the backward pass takes twice as long."""
+        division = self._division
+        if division.compute_ms is not None:
+            return division.compute_ms * NS_PER_MS / 3 / self._microbatches
+        tokens = (division.batch or 1) * self._shape.sequence
+        flop = 2 * self._shape.layer_parameters * self._layers * tokens / division.tp
+        return flop / (division.tflops * 1e12) * 1e9
+
+    def worker(self, tensor: int, replica: int, stage: int) -> int:
+        return tensor + self._division.tp * (replica + self._division.dp * stage)
+
+    def traffic(self) -> Traffic:
+        """The steps of all stages and replicas in an order in which none waits for a later one."""
+        division = self._division
+        passes = _passes_in_order(division.pp, self._microbatches)
+        last_backward: dict[int, list[list[int]]] = {}
+        for group in range(division.dp // division.ep):
+            replicas = range(group * division.ep, (group + 1) * division.ep)
+            self._pipeline(passes, replicas, last_backward)
+        reduced = {stage: self._reduce_gradients(stage, parts) for stage, parts in last_backward.items()}
+        if division.pp > 1:
+            self._reduce_embedding(reduced)
+        return self._plan.traffic()
+
+    def _pipeline(
+        self,
+        passes: list[tuple[int, int, bool]],
+        replicas: range,
+        last_backward: dict[int, list[list[int]]],
+    ) -> None:
+        """The passes of replicas that exchange tokens for experts, or of one without experts."""
+        division = self._division
+        done: dict[int, int] = {}
+        arrived: dict[tuple[int, int, bool], int] = {}
+        for stage, microbatch, backward in passes:
+            after = [done[stage]] if stage in done else []
+            if (stage, microbatch, backward) in arrived:
+                after.append(arrived[stage, microbatch, backward])
+            is_last = backward and microbatch == self._microbatches - 1
+            parts = self._pass(stage, replicas, backward, division.buckets if is_last else 1, after)
+            done[stage] = parts[-1]
+            if is_last:
+                last_backward.setdefault(stage, []).append(parts)
+            to = stage - 1 if backward else stage + 1
+            if 0 <= to < division.pp:
+                sent = together(
+                    point_to_point(
+                        self.worker(t, d, stage), self.worker(t, d, to), self._activation_bytes / division.tp
+                    )
+                    for d in replicas
+                    for t in range(division.tp)
+                )
+                arrived[to, microbatch, backward] = self._plan.send(sent[0], [parts[-1]])
+
+    def _pass(self, stage: int, replicas: range, backward: bool, parts: int, after: list[int]) -> list[int]:
+        """The computing and the collectives within one pass; returns its pieces, at least as many as `parts`."""
+        division, plan = self._division, self._plan
+        compute_ns = self._forward_ns * (2 if backward else 1)
+        exchanges = division.tp > 1 or division.ep > 1
+        pieces = max(parts, self._slices if exchanges else 1)
+        done = []
+        for _ in range(pieces):
+            # Two all-reduces or all-to-alls a layer, as one of twice the bytes.
+            size_bytes = 2 * self._activation_bytes * self._layers / pieces
+            tensor = together(
+                division.all_reduce([self.worker(t, d, stage) for t in range(division.tp)], size_bytes)
+                for d in replicas
+            )
+            last = plan.collective(tensor, after, compute_ns / pieces)
+            if division.ep > 1:
+                experts = together(
+                    all_to_all([self.worker(t, d, stage) for d in replicas], size_bytes / division.tp)
+                    for t in range(division.tp)
+                )
+                last = plan.collective(experts, [last])
+            done.append(last)
+            after = [last]
+        return done
+
+    def _reduce_gradients(self, stage: int, parts: list[list[int]]) -> int:
+        """The all-reduces of a stage's gradients, bucket by bucket; returns the last step of them."""
+        division = self._division
+        dense = self._shape.layer_parameters * self._layers * VALUE_BYTES / division.tp
+        groups: list[tuple[list[int], float]] = []
+        for tensor in range(division.tp):
+            everyone = [self.worker(tensor, replica, stage) for replica in range(division.dp)]
+            if division.ep == 1:
+                groups.append((everyone, dense))
+                continue
+            groups.append((everyone, dense / 3))
+            groups += [(everyone[expert :: division.ep], dense * 2 / 3) for expert in range(division.ep)]
+        rounds = together(division.all_reduce(workers, size_bytes) for workers, size_bytes in groups)
+        last: list[int] = []
+        for bucket in range(division.buckets):
+            ready = [own[-(-(bucket + 1) * len(own) // division.buckets) - 1] for own in parts]
+            last = [self._plan.collective(_share(rounds, division.buckets), [*ready, *last])]
+        return last[0]
+
+    def _reduce_embedding(self, reduced: Mapping[int, int]) -> None:
+        division = self._division
+        size_bytes = self._shape.vocabulary * self._shape.hidden * VALUE_BYTES / division.tp
+        rounds = together(
+            division.all_reduce([self.worker(t, d, 0), self.worker(t, d, division.pp - 1)], size_bytes)
+            for d in range(division.dp)
+            for t in range(division.tp)
+        )
+        self._plan.collective(rounds, [reduced[0], reduced[division.pp - 1]])
+
+
+def _passes_in_order(stages: int, microbatches: int) -> list[tuple[int, int, bool]]:
+    """(stage, microbatch, whether backward) of 1F1B, each after what it waits for, and in its order on each stage."""
+    queues = []
+    for stage in range(stages):
+        ahead = min(microbatches, stages - stage - 1)
+        queue = [(stage, number, False) for number in range(ahead)]
+        for number in range(microbatches):
+            queue += [(stage, ahead + number, False)] if ahead + number < microbatches else []
+            queue.append((stage, number, True))
+        queues.append(queue[::-1])
+    ordered: list[tuple[int, int, bool]] = []
+    done: set[tuple[int, int, bool]] = set()
+    while any(queues):
+        for queue in queues:
+            while queue:
+                stage, number, backward = queue[-1]
+                before = (stage + 1, number, True) if backward else (stage - 1, number, False)
+                if 0 <= before[0] < stages and before not in done:
+                    break
+                done.add(queue[-1])
+                ordered.append(queue.pop())
+    return ordered
+
+
+# -- phases ------------------------------------------------------------------------------------------------------------
+
+
+def demand_traffic(demand: Demand, workers: int, connections: int = 1) -> Traffic:
+    """Phases of (duration, bandwidth) as traffic: in each with a bandwidth, a worker sends its bytes to the next one.
+
+    The bytes are exact; how long they take is up to the network.
+
+    Raises:
+        UsageError: no workers.
+    """
+
+    def ring(sent: float) -> Rounds:
+        return (
+            (tuple(Message(each, (each + 1) % workers, sent) for each in range(workers)),)
+            if workers > 1
+            else ()
+        )
+
+    return _phase_traffic(IterationPlan(workers, None, connections), demand, ring)
+
+
+def _phase_traffic(plan: IterationPlan, demand: Demand, exchange: Callable[[float], Rounds]) -> Traffic:
+    last: list[int] = []
+    for phase in demand.phases:
+        if phase.bandwidth_bps:
+            last = [plan.collective(exchange(phase.duration_ns * phase.bandwidth_bps / 8e9), last)]
+        else:
+            last = [plan.compute(phase.duration_ns, last)]
+    return plan.traffic()

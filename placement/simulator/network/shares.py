@@ -1,0 +1,415 @@
+"""The share mode: jobs in a network whose messages have, at every instant, the rates that their controls converge to.
+
+Rates are weighted max-min fair, with the weight F(bytes_ratio)^e: F is that of the job's law, bytes_ratio the share of
+its iteration's bytes that a connection has sent, and e says how strongly shares follow F under a control. There are no
+queues, marks or losses. Rates are computed again when a message begins or ends, and after `hold_ns` where F changes.
+
+The exponents are those that windows and rates step by step, and ns-3, have for two endless flows of constant F: 1 for
+windows that see the same marks, about a third for DCQCN. DCQCN favours the job that already sends beyond this, which
+the share mode does not know: its equal jobs part by themselves, here they do not.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mltcp.core.errors import UsageError
+from mltcp.core.quantities import check_number
+from placement.simulator.exact.event_heap import empty, put
+from placement.simulator.network.laws.network_law import Control
+from placement.simulator.network.max_min import (
+    CONNECTION,
+    CORE,
+    ENDED,
+    JOB,
+    LINK,
+    MESSAGE,
+    PART,
+    PLACE,
+    STEP,
+    ShareState,
+)
+from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
+from placement.simulator.network.shares_loop import advance
+from placement.simulator.network.topology import Network
+from placement.simulator.network.traffic import IterationStep, NetworkJob
+
+Routes = Sequence[Sequence[Sequence[int]]]
+"""For each job, for each of its messages in order of steps: the numbers of the links on its way."""
+
+EXPONENTS: Mapping[Control, float] = {
+    Control.RENO: 1.0,
+    Control.CUBIC: 1.0,
+    Control.DCTCP: 1.0,
+    Control.DCQCN: 0.33,
+    Control.DELAY: 1.0,
+    Control.CONSTANT: 0.0,
+}
+"""Of F, in the weight of a message; that of DELAY is assumed to be that of windows, and was not measured."""
+
+_PS = 1000  # in a nanosecond
+_NOISE, _LOG, _PARTS = 1024, 4096, 1024
+_FAR_PS, _DAY_PS = 1 << 62, 86_400 * 10**12
+
+
+@dataclass(frozen=True)
+class ShareSettings:
+    """How to run the share mode.
+
+    Attributes:
+        seed: of the noise. The k-th iteration of a job has the same noise whatever else happens.
+        duration_ns: when to stop, unless all jobs have ended before.
+        hold_ns: the longest time that rates are kept while an F changes.
+        exponents: of F, by control.
+        attributes: whether lost time is attributed to links and neighbours.
+
+    Raises UsageError for values out of range.
+    """
+
+    seed: int = 0
+    duration_ns: int = 1 << 60
+    hold_ns: int = 5_000_000
+    exponents: Mapping[Control, float] = field(default_factory=lambda: EXPONENTS)
+    attributes: bool = False
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise UsageError(f"seed: expected 0 or more, got {self.seed}")
+        check_number(self.hold_ns, field="hold_ns", lowest=1, highest=1e15)
+        check_number(self.duration_ns, field="duration_ns", lowest=0)
+        for control in Control:
+            if control not in self.exponents:
+                raise UsageError(
+                    f"exponents: expected one for each control, got none for {control.name.lower()}"
+                )
+            check_number(self.exponents[control], field="exponents", lowest=0, highest=4)
+
+
+def run_shares(
+    network: Network, jobs: Sequence[NetworkJob], routes: Routes, settings: ShareSettings = ShareSettings()
+) -> NetworkOutcome:
+    """Run until the end of the duration, or of all jobs.
+
+    What it does not model, marked and dropped bytes and queues, is NaN in the outcome.
+
+    Raises:
+        UsageError: a link without capacity, a route that is not one of links of the network, steps that wait for each
+            other in a circle, or an iteration that takes no time.
+    """
+    _check(network, jobs, routes)
+    alone_ns = _alone_ns(jobs, _state(network, jobs, routes, settings))
+    state = _state(network, jobs, routes, settings)
+    for number, job in enumerate(jobs):
+        if job.iterations > 0:
+            put(state.due, _start(state, number), job.start_ns * _PS)
+    state, ended = _advanced(state, min(settings.duration_ns * _PS, _FAR_PS))
+    return _outcome(network, jobs, settings, state, ended, alone_ns)
+
+
+def _advanced(state: ShareState, until: int) -> tuple[ShareState, np.ndarray]:
+    """Advance until a time; returns the state, whose parts may have grown, and the iterations that have ended."""
+    log = []
+    done = False
+    while not done:
+        done = advance(state, until)
+        log.append(state.ended[: state.core[0]["logged"]].copy())
+        state.core["logged"] = 0
+        if not done and state.core[0]["free_parts"] < state.core[0]["sending"] * state.core[0]["most"]:
+            state = state._replace(parts=_grown(state))
+    return state, np.concatenate(log)
+
+
+def _grown(state: ShareState) -> np.ndarray:
+    core, old = state.core[0], len(state.parts)
+    new = np.zeros(old + max(old, int(core["sending"] * core["most"])), PART)
+    new[:old] = state.parts
+    new["next"][old:] = np.arange(old + 1, len(new) + 1)
+    new["next"][-1] = core["free"]
+    core["free"] = old
+    core["free_parts"] += len(new) - old
+    return new
+
+
+def _start(state: ShareState, job: int) -> int:
+    return len(state.messages) + len(state.steps) + job
+
+
+def _alone_ns(jobs: Sequence[NetworkJob], state: ShareState) -> list[float]:
+    """The duration of an iteration of each job without the others and without noise: one after the other."""
+    state.jobs["iterations"], state.jobs["noise"] = 1, 0.0
+    state.core["attributes"] = 0
+    found = []
+    for number, job in enumerate(jobs):
+        state.core["now"] = 0
+        put(state.due, _start(state, number), 0)
+        state, ended = _advanced(state, _DAY_PS)
+        if len(ended) == 0:
+            raise UsageError(f"job {job.name}: expected an iteration of at most a day, got a longer one")
+        alone = float(ended[0]["ended"] - ended[0]["began"]) / _PS
+        if alone == 0:
+            raise UsageError(
+                f"job {job.name}: expected an iteration that takes time, got one that takes none"
+            )
+        found.append(alone)
+    return found
+
+
+def _outcome(
+    network: Network,
+    jobs: Sequence[NetworkJob],
+    settings: ShareSettings,
+    state: ShareState,
+    ended: np.ndarray,
+    alone_ns: Sequence[float],
+) -> NetworkOutcome:
+    now = settings.duration_ns * _PS if state.due.size[0] else int(state.core[0]["now"])
+    order = np.argsort(ended["job"], kind="stable")
+    of_jobs = np.split(ended[order], np.searchsorted(ended["job"][order], np.arange(1, len(jobs))))
+    courses = tuple(
+        JobCourse(job.name, _ns(of_job["began"]), _ns(of_job["ended"]), alone)
+        for job, of_job, alone in zip(jobs, of_jobs, alone_ns, strict=True)
+    )
+    sent = state.links["sent"].copy()
+    for message in state.messages[state.messages["sending"] == 1]:
+        way = state.places["link"][message["first"] : message["first"] + message["links"]]
+        sent[way] += message["size"] - message["left"] + message["rate"] * (now - message["since"])
+    links = tuple(
+        LinkUse(link.name, float(bytes_), math.nan, math.nan, math.nan)
+        for link, bytes_ in zip(network.links, sent, strict=True)
+    )
+    lost = _lost(state, of_jobs) if settings.attributes else None
+    return NetworkOutcome(courses, links, now // _PS, lost)
+
+
+def _ns(picoseconds: np.ndarray) -> np.ndarray:
+    return (picoseconds + _PS // 2) // _PS
+
+
+def _lost(state: ShareState, of_jobs: Sequence[np.ndarray]) -> LostTime:
+    rows = []
+    for number, first in enumerate(state.jobs["parts"]):
+        part = int(first)
+        while part >= 0:
+            entry = state.parts[part]
+            rows.append((number, int(entry["neighbour"]), int(entry["link"]), float(entry["lost"]) / _PS))
+            part = int(entry["next"])
+    job, neighbour, link, lost = zip(*sorted(rows), strict=True) if rows else ((), (), (), ())
+    return LostTime(
+        np.array(job, np.int64),
+        np.array(neighbour, np.int64),
+        np.array(link, np.int64),
+        np.array(lost, float),
+        np.array([of_job["unhindered"].sum() / _PS for of_job in of_jobs]),
+    )
+
+
+# -- checks -------------------------------------------------------------------------------------
+
+
+def _check(network: Network, jobs: Sequence[NetworkJob], routes: Routes) -> None:
+    if not jobs:
+        raise UsageError("jobs: expected at least one, got none")
+    for link in network.links:
+        if not 0 < link.rate_bps < math.inf:
+            raise UsageError(f"link {link.name}: rate_bps: expected above 0 and finite, got {link.rate_bps}")
+    if len(routes) != len(jobs):
+        raise UsageError(f"routes: expected those of {len(jobs)} jobs, got {len(routes)}")
+    for job, of_job in zip(jobs, routes, strict=True):
+        count = sum(len(step.messages) for step in job.traffic.steps)
+        if len(of_job) != count:
+            raise UsageError(f"routes of job {job.name}: expected {count}, one a message, got {len(of_job)}")
+        if any(not 0 <= step.compute_ns * _PS <= _DAY_PS for step in job.traffic.steps):
+            raise UsageError(
+                f"job {job.name}: compute_ns: expected at least 0 and at most a day in each step"
+            )
+        if any(
+            not 0 <= message.size_bytes < math.inf for step in job.traffic.steps for message in step.messages
+        ):
+            raise UsageError(f"job {job.name}: size_bytes: expected at least 0 and finite in each message")
+        if not 0 <= job.start_ns * _PS <= _FAR_PS or job.noise_ns < 0:
+            raise UsageError(
+                f"job {job.name}: start_ns and noise_ns: expected 0 or more, got {job.start_ns} and {job.noise_ns}"
+            )
+        for route in of_job:
+            if len(set(route)) != len(route) or any(not 0 <= link < len(network.links) for link in route):
+                raise UsageError(
+                    f"routes of job {job.name}: expected numbers of links below {len(network.links)}, each once, "
+                    f"got {list(route)}"
+                )
+
+
+def _longest_ns(job: NetworkJob) -> int:
+    """The longest computing along steps that wait for each other; 0 without steps."""
+    steps = job.traffic.steps
+    waits = [len(step.after) for step in steps]
+    nexts = _nexts(job.name, steps)
+    until = [0] * len(steps)
+    ready = [number for number, count in enumerate(waits) if count == 0]
+    for number in ready:
+        until[number] += steps[number].compute_ns
+        for after in nexts[number]:
+            until[after] = max(until[after], until[number])
+            waits[after] -= 1
+            if waits[after] == 0:
+                ready.append(after)
+    if len(ready) < len(steps) or not steps:
+        raise UsageError(
+            f"job {job.name}: steps: expected at least one, and none in a circle, got {len(steps)}"
+        )
+    return max(until)
+
+
+def _nexts(name: str, steps: Sequence[IterationStep]) -> list[list[int]]:
+    nexts: list[list[int]] = [[] for _ in steps]
+    for number, step in enumerate(steps):
+        for before in step.after:
+            if not 0 <= before < len(steps):
+                raise UsageError(f"job {name}: step {number}: after: expected steps of the job, got {before}")
+            nexts[before].append(number)
+    return nexts
+
+
+# -- the state ----------------------------------------------------------------------------------
+
+
+def _state(
+    network: Network, jobs: Sequence[NetworkJob], routes: Routes, settings: ShareSettings
+) -> ShareState:
+    links = _links(network)
+    messages, steps, connections, nexts = _work(network, jobs, routes)
+    ways = [link for of_job in routes for route in of_job for link in route]
+    places = np.zeros(len(ways), PLACE)
+    places["link"] = ways
+    places["message"] = np.repeat(np.arange(len(messages)), messages["links"])
+    core, parts = np.zeros(1, CORE), np.zeros(_PARTS, PART)
+    core["hold"], core["attributes"], core["free_parts"] = settings.hold_ns * _PS, settings.attributes, _PARTS
+    parts["next"] = np.append(np.arange(1, _PARTS), -1)
+    return ShareState(
+        core=core,
+        messages=messages,
+        links=links,
+        places=places,
+        steps=steps,
+        jobs=_jobs(jobs, steps, messages, settings),
+        connections=connections,
+        parts=parts,
+        ended=np.zeros(_LOG + len(jobs), ENDED),
+        nexts=nexts,
+        noise=np.array([_noise(settings.seed, job.name) for job in jobs]),
+        due=empty(2 * len(messages) + len(steps) + len(jobs)),
+        levels=empty(len(links) + len(messages))._replace(due=np.zeros(len(links) + len(messages))),
+        seeds=np.zeros(len(messages), np.int64),
+        group=np.zeros(len(messages), np.int64),
+        group_links=np.zeros(len(links), np.int64),
+    )
+
+
+def _noise(seed: int, name: str) -> np.ndarray:
+    return np.random.default_rng((seed, zlib.crc32(name.encode()))).standard_normal(_NOISE)
+
+
+def _links(network: Network) -> np.ndarray:
+    links = np.zeros(len(network.links), LINK)
+    links["rate_bps"] = [link.rate_bps for link in network.links]
+    links["rate"] = links["rate_bps"] / 8e12
+    links["head"] = -1
+    return links
+
+
+def _work(
+    network: Network, jobs: Sequence[NetworkJob], routes: Routes
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The records of messages, steps and connections, and the steps that wait for each step."""
+    messages: list[tuple] = []
+    steps: list[tuple] = []
+    connections: list[float] = []
+    nexts: list[int] = []
+    place = 0
+    for number, (job, of_job) in enumerate(zip(jobs, routes, strict=True)):
+        first_step = len(steps)
+        known: dict[tuple[int, int, int], int] = {}
+        routes_left = iter(of_job)
+        after = _nexts(job.name, job.traffic.steps)
+        most_bps = _most_bps(job)
+        for step in job.traffic.steps:
+            waiting = after[len(steps) - first_step]
+            head = (number, step.compute_ns * _PS, len(messages), len(step.messages), len(step.after))
+            for message in step.messages:
+                pair = (message.source, message.target, message.connection)
+                connection = known.setdefault(pair, len(connections))
+                if connection == len(connections):
+                    connections.append(0.0)
+                connections[connection] += message.size_bytes
+                way = [network.links[link] for link in next(routes_left)]
+                peak_bps = min((link.rate_bps for link in way), default=math.inf)
+                delay = sum(link.delay_ns for link in way) * _PS
+                messages.append(
+                    (
+                        number,
+                        len(steps),
+                        connection,
+                        place,
+                        len(way),
+                        message.size_bytes,
+                        delay,
+                        min(peak_bps, most_bps),
+                    )
+                )
+                place += len(way)
+            steps.append((*head, len(nexts), len(waiting)))
+            nexts.extend(first_step + other for other in waiting)
+    records = _filled(
+        MESSAGE, ("job", "step", "connection", "first", "links", "size", "delay", "peak_bps"), messages
+    )
+    records["peak"] = records["peak_bps"] / 8e12
+    for name in ("full", "waited", "behind", "parts"):
+        records[name] = -1
+    of_connections = np.zeros(len(connections), CONNECTION)
+    of_connections["total"], of_connections["tail"] = connections, -1
+    of_steps = _filled(STEP, ("job", "compute", "first", "messages", "waits", "first_next", "nexts"), steps)
+    return records, of_steps, of_connections, np.array(nexts, np.int64)
+
+
+def _filled(record: np.dtype, names: Sequence[str], rows: Sequence[tuple]) -> np.ndarray:
+    records = np.zeros(len(rows), record)
+    for name, column in zip(names, zip(*rows, strict=True), strict=bool(rows)):
+        records[name] = column
+    return records
+
+
+def _most_bps(job: NetworkJob) -> float:
+    """The rate at which a constant rate sends, if it has one."""
+    return (
+        dict(job.law.constants).get("rate_bps", math.inf) if job.law.control is Control.CONSTANT else math.inf
+    )
+
+
+def _jobs(
+    jobs: Sequence[NetworkJob], steps: np.ndarray, messages: np.ndarray, settings: ShareSettings
+) -> np.ndarray:
+    records = np.zeros(len(jobs), JOB)
+    for number, (record, job) in enumerate(zip(records, jobs, strict=True)):
+        law, f = job.law, job.law.aggressiveness
+        exponent = settings.exponents[law.control]
+        record["shape"], record["slope"], record["intercept"] = int(f.shape), f.slope, f.intercept
+        record["increase"], record["decrease"] = exponent * law.increase, exponent * law.decrease
+        longest = _longest_ns(job)
+        record["noise"] = job.noise_ns / longest if longest else 0.0
+        record["iterations"], record["parts"] = job.iterations, -1
+        record["first_step"], record["steps"] = _span(steps["job"], number)
+        record["first_message"], record["messages"] = _span(messages["job"], number)
+        own = messages["connection"][record["first_message"] : record["first_message"] + record["messages"]]
+        if len(own):
+            record["first_connection"], record["connections"] = own.min(), own.max() - own.min() + 1
+    return records
+
+
+def _span(owners: np.ndarray, number: int) -> tuple[int, int]:
+    """The first of the places that a number has in a sorted array, and how many it has."""
+    first, last = np.searchsorted(owners, (number, number + 1))
+    return int(first), int(last - first)

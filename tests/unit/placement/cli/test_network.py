@@ -1,0 +1,165 @@
+"""`mltcp-placement network`: its document, what it keeps, and what it refuses."""
+
+import json
+
+import pytest
+
+from mltcp.control.aggressiveness import Aggressiveness, Shape
+from mltcp.core.errors import UsageError
+from placement.cli import main as cli
+from placement.experiments.network import parse_jobs, place
+from placement.simulator.network.control_names import parse_control
+from placement.simulator.network.laws.network_law import Control, NetworkLaw
+from placement.simulator.network.topologies import network_named
+
+SMALL = (
+    "--topology",
+    "dumbbell:2,rate=10gbit",
+    "--jobs",
+    "2*vgg16:dp=2,megabytes=2,compute_ms=3",
+    "--iterations",
+    "3",
+)
+
+
+def run(capsys, *arguments):
+    status = cli.main(["network", *arguments])
+    return status, *capsys.readouterr()
+
+
+def test_the_document_and_the_kept_runs(capsys, tmp_path):
+    command = (
+        *SMALL,
+        "--seeds",
+        "0:2",
+        "--control",
+        "dctcp,mltcp_dctcp",
+        "--baseline",
+        "dctcp",
+        "--processes",
+        "1",
+    )
+    status, out, err = run(capsys, *command, "-o", str(tmp_path), "--json")
+    assert (status, err) == (0, "")
+    document = json.loads(out)
+    assert (document["hosts"], document["links"]) == (4, 10)
+    assert document["jobs"] == [{"job": f"vgg16-{number}", "workers": 2} for number in (1, 2)]
+    assert [each["policy"] for each in document["controls"]] == ["dctcp", "mltcp_dctcp"]
+    for control in document["controls"]:
+        assert [each["seed"] for each in control["traces"]] == [0, 1]
+        for each in control["traces"]:
+            assert each["iterations"] == 6
+            assert 1 < each["mean_slowdown"] < 1.7
+            # A worker sends 2 (n-1)/n of 2 MB in each of three iterations, either way over the bottleneck.
+            sent = {link["link"]: link["sent_bytes"] for link in each["by_link"]}
+            assert sent["left->right"] == pytest.approx(2 * 3 * 2e6, rel=1e-3)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("runs.jsonl", "network.json", "slowdowns.svg", "iterations.svg", "links.svg"),
+    }
+    kept = (tmp_path / "runs.jsonl").read_bytes()
+    assert run(capsys, *command, "-o", str(tmp_path), "--json")[1] == out
+    assert (tmp_path / "runs.jsonl").read_bytes() == kept
+
+
+def test_the_share_mode_says_who_cost_whom_what(capsys, tmp_path):
+    command = (*SMALL, "--seeds", "0:1", "--mode", "shares", "--control", "dctcp", "-o", str(tmp_path))
+    status, out, err = run(capsys, *command)
+    assert (status, err) == (0, "")
+    assert "dctcp, seed 0: job vgg16-1 lost " in out
+    (control,) = json.loads((tmp_path / "network.json").read_text())["controls"]
+    (found,) = control["traces"]
+    assert (found["marked_bytes"], found["largest_queue_bytes"]) == (None, None)
+    assert {(each["job"], each["neighbour"]) for each in found["lost"]} == {
+        ("vgg16-1", "vgg16-2"),
+        ("vgg16-2", "vgg16-1"),
+    }
+    assert (tmp_path / "lost-dctcp.svg").exists()
+
+
+def test_slurms_topologies(capsys, tmp_path):
+    tree = tmp_path / "topology.conf"
+    tree.write_text(
+        "SwitchName=s1 Nodes=n[1-2]\nSwitchName=s2 Nodes=n[3-4]\nSwitchName=top Switches=s[1-2]\n"
+    )
+    block = tmp_path / "topology.yaml"
+    block.write_text(
+        "- topology: t\n  block:\n    blocks:\n"
+        "      - block: b1\n        nodes: n[1-2]\n      - block: b2\n        nodes: n[3-4]\n"
+    )
+    jobs = ("--jobs", "vgg16:dp=2,megabytes=1,compute_ms=1,at=n1+n3", "--iterations", "1", "--seeds", "0:1")
+    for path, top in ((tree, "top"), (block, "blocks")):
+        status, out, err = run(
+            capsys, "--topology", str(path), "--nic", "10gbit", *jobs, "--control", "dctcp", "--json"
+        )
+        assert (status, err) == (0, "")
+        (control,) = json.loads(out)["controls"]
+        links = {each["link"] for each in control["traces"][0]["by_link"]}
+        assert any(name.endswith(f"->{top}") for name in links)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--topology", "ring:3"), "topology: expected KIND"),
+        (("--topology", "none.json"), "none.json: No such file or directory"),
+        (("--topology", "none.conf"), "none.conf: No such file or directory"),
+        (
+            ("--topology", "dumbbell:1"),
+            "job vgg16-2: expected at most the 0 GPUs that are free, got 2 workers",
+        ),
+        (("--gpus", "4"), "--gpus: expected with a topology of Slurm only"),
+        (("--nic", "1gbit"), "--nic: expected with a file only"),
+        (("--jobs", "vgg99"), "job: model: expected gpt1"),
+        (("--jobs", "0*vgg16"), "job '0*vgg16': count: expected a whole number"),
+        (("--jobs", "vgg16:at=h0+h9"), "job vgg16-1: at: expected a host of the network, got 'h9'"),
+        (("--jobs", "vgg16:at=h0+h0"), "job vgg16-1: at: expected free GPUs, got 'h0'"),
+        (("--jobs", "vgg16:iterations=0"), "job vgg16: iterations: expected a whole number"),
+        (("--jobs", "vgg16:control=vegas"), "control: expected reno"),
+        (("--jobs", "snapshot1:dp=3"), "job snapshot1: expected iterations"),
+        (("--jobs", "none.json"), "none.json: No such file or directory"),
+        (("--jobs", "chakra=none"), "none: No such file or directory"),
+        (("--control", "vegas"), "control: expected reno, mltcp_reno"),
+        (("--control", "dcqcn@slope=2"), "control 'dcqcn@slope=2': slope: expected F only after mltcp_dcqcn"),
+        (("--baseline", "reno"), "--baseline: expected one of"),
+        (("--duration", "0"), "--duration: expected a number"),
+        (("--iterations", "0"), "--iterations: expected 1 to"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_one_line(capsys, arguments, expected):
+    status, out, err = run(capsys, *SMALL, *arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"mltcp-placement: {expected}")
+    assert err.count("\n") == 1
+
+
+def test_the_names_of_controls():
+    assert parse_control("cubic") == NetworkLaw(Control.CUBIC)
+    assert parse_control("mltcp_dcqcn") == NetworkLaw(Control.DCQCN, Aggressiveness())
+    law = parse_control("mltcp_reno@slope=3:remaining:decrease")
+    assert (law.aggressiveness.shape, law.aggressiveness.slope) == (Shape.REMAINING, 3)
+    assert (law.increase, law.decrease) == (False, True)
+    with pytest.raises(UsageError, match="function: expected one of"):
+        parse_control("mltcp_reno@colour")
+
+
+def test_packed_jobs_fill_hosts_in_order_and_spread_ones_are_drawn():
+    network = network_named("leaf-spine:4x2,gpus=2")
+    jobs = parse_jobs(["vgg16:dp=3", "bert:dp=4,at=h0", "resnet50:dp=2,at=h7+h6"][::2], 1, 0)
+    (first, gpus), (second, _) = place(network, jobs, "packed", 0)
+    assert (first, gpus, second) == ((0, 0, 1), (0, 1, 0), (7, 6))
+    drawn = {place(network, jobs, "spread", seed)[0] for seed in range(20)}
+    assert len(drawn) > 5
+    assert place(network, jobs, "spread", 3) == place(network, jobs, "spread", 3)
+    used = [
+        pair for hosts, slots in place(network, jobs, "spread", 3) for pair in zip(hosts, slots, strict=True)
+    ]
+    assert len(set(used)) == len(used) == 5
+    with pytest.raises(UsageError, match="job bert-1: at: expected free GPUs"):
+        place(network, parse_jobs(["bert:dp=4,at=h0"], 1, 0), "packed", 0)
+
+
+def test_a_set_of_jobs_comes_with_its_phases():
+    jobs = parse_jobs(["snapshot1:noise_ms=2"], 1, 0)
+    assert len(jobs) > 1
+    assert all(job.noise_ns == 2_000_000 and job.iterations > 1 for job in jobs)
+    assert len({job.name for job in jobs}) == len(jobs)

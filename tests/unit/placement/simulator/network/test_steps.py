@@ -1,0 +1,348 @@
+"""The step mode: what holds for any network and control, and DCQCN's courses as a packet simulation has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mltcp.control.aggressiveness import Aggressiveness, Shape
+from mltcp.core.errors import UsageError
+from placement.simulator.network.laws.law import Base, WindowLaw
+from placement.simulator.network.laws.network_law import Control, DcqcnState, NetworkLaw
+from placement.simulator.network.laws.run import RunSettings
+from placement.simulator.network.laws.run import simulate as simulate_windows
+from placement.simulator.network.laws.workload import ModelLink, one_burst
+from placement.simulator.network.outcome import NetworkOutcome
+from placement.simulator.network.simulation import SimulationSettings, default_step_ns, simulate
+from placement.simulator.network.steps.build import build
+from placement.simulator.network.steps.loop import run
+from placement.simulator.network.topology import Marking, Network, NetworkLink, Pause
+from placement.simulator.network.traffic import IterationStep, Message, NetworkJob, Traffic
+
+BASE = Aggressiveness(Shape.ONE)
+RATE_BPS = 10e9
+STEP_MARKS = Marking(98e3, 98e3)
+RAMP = Marking(80e3, 160e3)
+MS = 1_000_000
+
+
+def dumbbell(
+    count: int,
+    rate_bps: float = RATE_BPS,
+    marking: Marking | None = STEP_MARKS,
+    buffer_bytes: float = math.inf,
+    pause: Pause | None = None,
+    delay_ns: int = 10_000,
+) -> Network:
+    """Hosts on a switch, and one receiver behind it."""
+    links = [NetworkLink(f"h{i}", "s", rate_bps, delay_ns) for i in range(count)]
+    links.append(NetworkLink("s", "r", rate_bps, delay_ns, buffer_bytes, marking, pause))
+    return Network((*(f"h{i}" for i in range(count)), "r"), tuple(links))
+
+
+def sender(
+    number: int,
+    law: NetworkLaw,
+    compute_ms: float = 22,
+    send_ms: float = 16.6,
+    iterations: int = 10,
+    receiver: int = 2,
+    rate_bps: float = RATE_BPS,
+    start_ns: int = 0,
+    noise_ns: int = 0,
+) -> NetworkJob:
+    """A job that computes and then sends from its host to the receiver."""
+    burst = Message(0, 1, send_ms * 1e-3 * rate_bps / 8)
+    traffic = Traffic(2, (IterationStep(round(compute_ms * MS), (burst,)),))
+    return NetworkJob(f"job{number}", traffic, (number, receiver), law, iterations, start_ns, noise_ns)
+
+
+def together(network: Network, jobs: Sequence[NetworkJob], **options: int) -> NetworkOutcome:
+    """On the dumbbell."""
+    bottleneck = len(network.links) - 1
+    routes = [[(job.hosts[0], bottleneck)] for job in jobs]
+    return simulate(network, jobs, routes, SimulationSettings(**options))
+
+
+def mean_slowdowns(outcome: NetworkOutcome) -> list[float]:
+    """Of all jobs, by iteration."""
+    return [float(each) for each in np.mean([job.slowdowns for job in outcome.jobs], axis=0)]
+
+
+def window_law(control: Control, f: Aggressiveness = BASE) -> NetworkLaw:
+    """With frames as in the window model."""
+    return NetworkLaw(control, f)
+
+
+def dcqcn(state: DcqcnState = DcqcnState.FIRST_CNP, f: Aggressiveness = BASE) -> NetworkLaw:
+    """With packets of 4,000 bytes."""
+    return NetworkLaw(Control.DCQCN, f, constants=(("state", float(state)), ("packet_bytes", 4000.0)))
+
+
+LAWS = [window_law(each) for each in (Control.RENO, Control.CUBIC, Control.DCTCP, Control.DELAY)]
+LAWS += [dcqcn(state) for state in DcqcnState]
+LAWS.append(NetworkLaw(Control.CONSTANT, constants=(("rate_bps", 2 * RATE_BPS),)))
+
+
+@pytest.mark.parametrize(
+    "law", LAWS, ids=lambda law: f"{law.control.name} {dict(law.constants).get('state')}"
+)
+def test_a_job_alone_takes_its_iteration_time(law: NetworkLaw) -> None:
+    job = sender(0, law, compute_ms=220, send_ms=166, iterations=3)
+    course = together(dumbbell(2), [job]).jobs[0]
+    assert course.alone_ns == pytest.approx(386 * MS, rel=0.002)
+    assert course.slowdowns == pytest.approx([1, 1, 1], abs=0.005)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    control=st.sampled_from([Control.RENO, Control.CUBIC, Control.DCTCP, Control.DCQCN, Control.DELAY]),
+    kinds=st.sampled_from(["marks", "drops", "pause"]),
+    f=st.sampled_from([BASE, Aggressiveness()]),
+    starts=st.lists(st.integers(0, 20 * MS), min_size=2, max_size=3),
+    seed=st.integers(0, 1000),
+)
+def test_bytes_are_conserved_and_no_buffer_is_over(
+    control: Control, kinds: str, f: Aggressiveness, starts: list[int], seed: int
+) -> None:
+    network = dumbbell(
+        len(starts),
+        marking=STEP_MARKS if kinds == "marks" else None,
+        buffer_bytes=150e3 if kinds == "drops" else math.inf,
+        pause=Pause(120e3, 100e3) if kinds == "pause" else None,
+    )
+    law = NetworkLaw(control, f)
+    jobs = [
+        sender(i, law, 3, 2, iterations=3, receiver=len(starts), start_ns=start)
+        for i, start in enumerate(starts)
+    ]
+    routes = [[(i, len(starts))] for i in range(len(starts))]
+    state = build(network, jobs, routes, seed)
+    ended = run(state, default_step_ns(network, routes), 1 << 60)
+    bottleneck, flows = state.links[-1], state.flows
+    size = jobs[0].traffic.steps[0].messages[0].size_bytes
+    assert all(state.ends > state.begins)
+    assert flows["sent_in_all"] - flows["lost_in_all"] == pytest.approx(3 * size, abs=1)
+    assert flows["sent_in_all"] == pytest.approx(
+        flows["delivered_in_all"] + flows["lost_in_all"] + state.hops["queue"], rel=1e-9
+    )
+    assert bottleneck["sent"] == pytest.approx(flows["delivered_in_all"].sum(), abs=10)
+    assert bottleneck["sent"] <= bottleneck["capacity"] * ended
+    assert bottleneck["dropped"] == pytest.approx(flows["lost_in_all"].sum(), abs=1e-3)
+    assert bottleneck["largest"] <= bottleneck["buffer"]
+    if kinds != "drops":
+        assert bottleneck["dropped"] == 0
+
+
+@pytest.mark.parametrize("control", [Control.RENO, Control.DCTCP, Control.DCQCN])
+def test_equal_jobs_share_alike_at_first(control: Control) -> None:
+    rate = 50e9 if control is Control.DCQCN else RATE_BPS
+    network = dumbbell(2, rate, RAMP if control is Control.DCQCN else STEP_MARKS, delay_ns=2000)
+    law = dcqcn() if control is Control.DCQCN else window_law(control)
+    jobs = [sender(i, law, 220, 166, iterations=1, rate_bps=rate) for i in range(2)]
+    assert mean_slowdowns(together(network, jobs)) == pytest.approx([1.43], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "law", [window_law(Control.CUBIC), window_law(Control.DCTCP), dcqcn()], ids=lambda law: law.control.name
+)
+def test_an_f_of_one_is_the_base_bit_by_bit(law: NetworkLaw) -> None:
+    one = replace(law, aggressiveness=Aggressiveness(Shape.LINEAR, 0, 1), decrease=True)
+    base, scaled = (together(dumbbell(2), [sender(i, each) for i in range(2)]) for each in (law, one))
+    assert all(np.array_equal(a.ends_ns, b.ends_ns) for a, b in zip(base.jobs, scaled.jobs, strict=True))
+    assert base.links == scaled.links
+
+
+@pytest.mark.parametrize("control", [Control.RENO, Control.DCTCP])
+def test_jobs_part_under_f_as_in_the_window_model(control: Control) -> None:
+    link = ModelLink(1e9, 1e6, 30e3, burst_s=0, rtt_s=0.1e-3)
+    periodic = one_burst(0.166, 0.22)
+    noise_s = 1e-3
+    mean = []
+    for seed in range(3):
+        model = simulate_windows(
+            link,
+            [periodic] * 2,
+            [WindowLaw.paper(Base(control)).with_known_iterations()] * 2,
+            RunSettings(iterations=20, seed=seed, noise_s=noise_s, overhead_s=0),
+        )
+        mean.append(model.mean_slowdown([0.386] * 2))
+    network = dumbbell(2, 1e9, Marking(30e3, 30e3), delay_ns=25_000)
+    jobs = [
+        sender(i, window_law(control, Aggressiveness()), 220, 166, 20, rate_bps=1e9, noise_ns=MS)
+        for i in range(2)
+    ]
+    steps = [np.mean(mean_slowdowns(together(network, jobs, seed=seed))) for seed in range(3)]
+    assert np.mean(steps) == pytest.approx(np.mean(mean), abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("control", "lowest", "highest"),
+    [
+        (Control.RENO, 0.9, 1.1),
+        (Control.DCTCP, 0.9, 1.1),
+        (Control.CUBIC, 0.8, 1.2),
+        (Control.DCQCN, 0.2, 0.6),
+    ],
+)
+def test_shares_follow_a_constant_f_with_the_exponent_of_the_control(
+    control: Control, lowest: float, highest: float
+) -> None:
+    rate = 50e9 if control is Control.DCQCN else RATE_BPS
+    is_rate = control is Control.DCQCN
+    network = dumbbell(2, rate, RAMP if is_rate else STEP_MARKS, delay_ns=2_000 if is_rate else 25_000)
+    law = dcqcn() if control is Control.DCQCN else window_law(control)
+    jobs = [
+        sender(
+            i, replace(law, aggressiveness=Aggressiveness(Shape.LINEAR, 0, f)), 0.1, 2000, 1, rate_bps=rate
+        )
+        for i, f in enumerate((1, 2))
+    ]
+    state = build(network, jobs, [[(0, 2)], [(1, 2)]], 1)
+    run(state, default_step_ns(network, [[(0, 2)]]), 1000 * MS)
+    sent = state.flows["delivered_in_all"]
+    assert lowest <= math.log2(sent[1] / sent[0]) <= highest
+
+
+def test_half_the_step_changes_little() -> None:
+    network = dumbbell(2, 50e9, RAMP, delay_ns=2000)
+    jobs = [
+        sender(i, dcqcn(f=Aggressiveness()), 220, 166, 20, rate_bps=50e9, start_ns=37_000 * i)
+        for i in range(2)
+    ]
+    step = default_step_ns(network, [[(0, 2)]])
+    coarse, fine = (
+        np.mean([mean_slowdowns(together(network, jobs, seed=seed, step_ns=each)) for seed in range(3)])
+        for each in (step, step // 2)
+    )
+    assert coarse == pytest.approx(fine, abs=0.02)
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_the_seed_decides_and_the_order_of_jobs_does_not(seed: int) -> None:
+    jobs = [sender(i, window_law(Control.DCTCP), 3, 2, 5, noise_ns=50_000) for i in range(2)]
+    first, again, turned = (
+        together(dumbbell(2), each, seed=seed) for each in (jobs, jobs, list(reversed(jobs)))
+    )
+    for a, b, c in zip(first.jobs, again.jobs, reversed(turned.jobs), strict=True):
+        assert np.array_equal(a.ends_ns, b.ends_ns)
+        assert a.name == c.name
+        assert c.ends_ns[0] == pytest.approx(a.ends_ns[0], abs=10_000)
+
+
+def two_racks(spines: Sequence[str]) -> Network:
+    """Two racks of two hosts with two uplinks each, in the order of `spines`."""
+    links = [NetworkLink(f"h{i}", f"leaf{i // 2}", RATE_BPS) for i in range(4)]
+    links += [NetworkLink(f"leaf{i // 2}", f"h{i}", RATE_BPS, marking=STEP_MARKS) for i in range(4)]
+    for spine in spines:
+        links += [NetworkLink("leaf0", spine, RATE_BPS, marking=STEP_MARKS)]
+        links += [NetworkLink(spine, "leaf1", RATE_BPS, marking=STEP_MARKS)]
+    return Network(tuple(f"h{i}" for i in range(4)), tuple(links))
+
+
+def test_swapped_spines_change_names_only() -> None:
+    jobs = [
+        replace(sender(i, window_law(Control.DCTCP), 3, 2, 5, noise_ns=50_000), hosts=(i, 2 + i))
+        for i in range(2)
+    ]
+    outcomes = []
+    for spines in (("a", "b"), ("b", "a")):
+        up = 8 if spines[0] == "a" else 10
+        routes = [[(i, up, up + 1, 6 + i)] for i in range(2)]
+        outcomes.append(simulate(two_racks(spines), jobs, routes, SimulationSettings(seed=3)))
+    for one, other in zip(outcomes[0].jobs, outcomes[1].jobs, strict=True):
+        assert np.array_equal(one.ends_ns, other.ends_ns)
+    assert set(outcomes[0].links) == set(outcomes[1].links)
+    assert mean_slowdowns(outcomes[0])[0] > 1.2
+
+
+def test_a_pause_blocks_whoever_sends_through_the_same_port() -> None:
+    """h0 and h1 fill the way to h2, so that the uplink is paused, and with it h0's traffic to the idle h3."""
+    links = [NetworkLink(f"h{i}", "leaf", RATE_BPS) for i in range(2)]
+    links.append(NetworkLink("leaf", "spine", 2 * RATE_BPS, pause=Pause(200e3, 190e3)))
+    links += [NetworkLink("spine", f"h{i}", RATE_BPS, pause=Pause(60e3, 50e3)) for i in (2, 3)]
+    network = Network(tuple(f"h{i}" for i in range(4)), tuple(links))
+    law = NetworkLaw(Control.CONSTANT, constants=(("rate_bps", 6e9),))
+    crowd = [replace(sender(i, law, 1, 6, 1), hosts=(i, 2), name=f"crowd{i}") for i in range(2)]
+    victim = replace(
+        sender(0, NetworkLaw(Control.CONSTANT, constants=(("rate_bps", 3e9),)), 1, 1, 1),
+        hosts=(0, 3),
+        name="victim",
+    )
+    routes = [[(0, 2, 3)], [(1, 2, 3)], [(0, 2, 4)]]
+    outcome = simulate(network, [*crowd, victim], routes, SimulationSettings())
+    queues = [link.largest_queue_bytes for link in outcome.links]
+    assert queues[3] < 100e3
+    assert queues[2] < 300e3
+    assert outcome.jobs[2].slowdowns[0] > 1.1
+
+
+def test_steps_of_an_iteration_wait_for_each_other() -> None:
+    """A diamond of two messages of 1 ms each at once on two links, and a last step within a host."""
+    ends = (Message(0, 1, 1e-3 * RATE_BPS / 8),)
+    steps = (
+        IterationStep(MS, ends),
+        IterationStep(2 * MS, (Message(0, 1, 1e-3 * RATE_BPS / 8, 1),), (0,)),
+        IterationStep(MS, (Message(1, 1, 1e9),), (0,)),
+        IterationStep(MS, (), (1, 2)),
+    )
+    law = NetworkLaw(Control.CONSTANT, constants=(("rate_bps", RATE_BPS),))
+    job = NetworkJob("job", Traffic(2, steps), (0, 2), law, 4)
+    routes = [[(0, 2), (0, 2), ()]]
+    course = simulate(dumbbell(2), [job], routes, SimulationSettings()).jobs[0]
+    # 1 + 1 + 2 + 1 + 1 ms, and two ways of 20 us.
+    assert course.ends_ns - course.begins_ns == pytest.approx([6.04 * MS] * 4, abs=10)
+
+
+@pytest.mark.parametrize(
+    ("state", "f", "earliest", "latest"),
+    [
+        (DcqcnState.PAPER, BASE, 4, 7),
+        (DcqcnState.FIRST_CNP, BASE, 16, 34),
+        (DcqcnState.NS3, BASE, 40, 40),
+        (DcqcnState.PAPER, Aggressiveness(), 2, 4),
+        (DcqcnState.FIRST_CNP, Aggressiveness(), 4, 7),
+        (DcqcnState.KEPT, Aggressiveness(), 4, 7),
+        (DcqcnState.NS3, Aggressiveness(), 7, 12),
+    ],
+    ids=str,
+)
+def test_dcqcn_parts_when_packets_do(
+    state: DcqcnState, f: Aggressiveness, earliest: int, latest: int
+) -> None:
+    """The iteration at which two jobs at 50 Gbit/s are below 1.05, median of 3 seeds; from packet simulations."""
+    network = dumbbell(2, 50e9, RAMP, delay_ns=2000)
+    parted = []
+    for seed in range(3):
+        jobs = [
+            sender(i, dcqcn(state, f), 220, 166, 40, rate_bps=50e9, start_ns=i * 23_000 * (seed + 1))
+            for i in range(2)
+        ]
+        course = mean_slowdowns(together(network, jobs, seed=seed))
+        parted.append(next((i for i, slowdown in enumerate(course) if slowdown < 1.05), 40))
+    assert earliest <= sorted(parted)[1] <= latest
+
+
+def test_input_that_does_not_fit_is_refused() -> None:
+    network, job = dumbbell(2), sender(0, window_law(Control.RENO))
+    dead = replace(network, links=(replace(network.links[0], rate_bps=0), *network.links[1:]))
+    with pytest.raises(UsageError, match=r"rate_bps: expected above 0, got 0"):
+        together(dead, [job])
+    far = replace(job, hosts=(0, 7))
+    with pytest.raises(UsageError, match=r"job0: hosts: expected 0 to 2, got \(0, 7\)"):
+        simulate(network, [far], [[(0, 2)]], SimulationSettings())
+    with pytest.raises(UsageError, match=r"job0: route: expected one that ends at r, got s"):
+        simulate(network, [job], [[(0,)]], SimulationSettings())
+    with pytest.raises(UsageError, match=r"job0: route: expected a link that begins at h0, got 1"):
+        simulate(network, [job], [[(1, 2)]], SimulationSettings())
+    with pytest.raises(UsageError, match=r"constants: expected one of .*, got 'beat'"):
+        NetworkLaw(Control.DELAY, constants=(("beat", 1.0),))
+    with pytest.raises(UsageError, match=r"mode: expected one of steps, shares, got 'packets'"):
+        SimulationSettings(mode="packets")
