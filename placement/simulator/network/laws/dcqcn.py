@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from placement.model.compiled import compiled
 from placement.simulator.network.laws.network_law import DcqcnState
-from placement.simulator.network.laws.state import Record
+from placement.simulator.network.laws.state import Record, increase_factor
 
 _FIRST_CNP, _KEPT, _NS3 = int(DcqcnState.FIRST_CNP), int(DcqcnState.KEPT), int(DcqcnState.NS3)
 _US = 1000
@@ -31,8 +31,8 @@ def begin_iteration_dcqcn(law: Record, flow: Record, now: int) -> None:
 
 
 @compiled
-def advance_dcqcn(law: Record, flow: Record, now: int, sent: float, is_marked: bool, increase: float) -> None:
-    """A step in which `sent` bytes left, and a marked packet arrived or none; `increase` is F on R_AI and R_HAI."""
+def advance_dcqcn(law: Record, flow: Record, now: int, sent: float, is_marked: bool) -> None:
+    """A step in which `sent` bytes left, and a marked packet arrived or none."""
     if law.state == _NS3:
         if is_marked:
             _notice(law, flow, now)
@@ -54,11 +54,11 @@ def advance_dcqcn(law: Record, flow: Record, now: int, sent: float, is_marked: b
         if flow.counted >= law.counter_bytes:
             flow.counted -= law.counter_bytes
             flow.byte_stage += 1
-            _increase(law, flow, increase)
+            _increase(law, flow)
     while now >= flow.timer_due:
         flow.timer_due += int(law.timer_us * _US)
         flow.time_stage += 1
-        _increase(law, flow, increase)
+        _increase(law, flow)
 
 
 @compiled
@@ -76,6 +76,7 @@ def _notice(law: Record, flow: Record, now: int) -> None:
 def _cut(law: Record, flow: Record, now: int, sets_target: bool) -> None:
     if sets_target:
         flow.target_rate = flow.rate
+    increase_factor(law, flow)
     shrinks = max(1.0, flow.factor) if law.decrease > 0 else 1.0
     flow.rate = max(law.lowest_bps * _BPS, flow.rate * (1 - flow.alpha_share / 2 / shrinks))
     flow.time_stage = flow.byte_stage = flow.cut_wanted = 0
@@ -84,12 +85,13 @@ def _cut(law: Record, flow: Record, now: int, sets_target: bool) -> None:
 
 
 @compiled
-def _increase(law: Record, flow: Record, increase: float) -> None:
+def _increase(law: Record, flow: Record) -> None:
     """Fast recovery up to five timers and counters, additive increase beyond, hyper increase if both are beyond."""
     if law.state == _NS3:
         is_hyper = flow.time_stage > law.stages + 1
     else:
         is_hyper = min(flow.time_stage, flow.byte_stage) > law.stages
+    increase = increase_factor(law, flow)
     if is_hyper:
         flow.target_rate += increase * law.hai_bps * _BPS
     elif max(flow.time_stage, flow.byte_stage) > law.stages:

@@ -12,7 +12,7 @@ from placement.simulator.network.laws.dcqcn import advance_dcqcn, begin_iteratio
 from placement.simulator.network.laws.dctcp import observe_marks
 from placement.simulator.network.laws.delay import advance_delay, lose_by_delay
 from placement.simulator.network.laws.network_law import Control
-from placement.simulator.network.laws.state import LOSS, MARK, NEVER, NO_SSTHRESH, Record, factor
+from placement.simulator.network.laws.state import LOSS, MARK, NEVER, NO_SSTHRESH, Record, increase_factor
 from placement.simulator.network.laws.windows import (
     INITIAL_CWND,
     is_time_out,
@@ -55,17 +55,6 @@ def begin_sending(law: Record, flow: Record, now: int, is_new_iteration: bool) -
 
 
 @compiled
-def current_increase(law: Record, flow: Record) -> float:
-    """F on the increase; sets the flow's F."""
-    if law.shape == 0:
-        return 1.0
-    flow.factor = factor(law, min(1.0, max(0.0, 1 - flow.iteration_left / flow.iteration_bytes)), 1.0)
-    if law.scales_increase == 0:
-        return 1.0
-    return min(flow.factor, law.increase_limit) if law.increase_limit > 0 else flow.factor
-
-
-@compiled
 def send_rate(
     law: Record, flow: Record, now: int, signal: int, acked: float, seen: float, rtt: float
 ) -> float:
@@ -74,12 +63,12 @@ def send_rate(
     `signal` is 0, MARK or LOSS; `seen` is the probability of marks one round trip ago, or, for the control by delay,
     the queueing then in nanoseconds.
     """
-    increase = current_increase(law, flow)
     if law.base == _DCQCN:
-        advance_dcqcn(law, flow, now, flow.sent, signal == MARK, increase)
+        advance_dcqcn(law, flow, now, flow.sent, signal == MARK)
         return flow.rate
     if law.base == _CONSTANT:
         return constant_rate(law, flow)
+    increase = increase_factor(law, flow)
     if law.base == _DELAY:
         if signal == LOSS:
             lose_by_delay(law, flow, now, rtt)

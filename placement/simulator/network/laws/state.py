@@ -146,6 +146,17 @@ def factor(law: Record, x: float, scale: float) -> float:
 
 
 @compiled
+def increase_factor(law: Record, flow: Record) -> float:
+    """F on the increase of a flow in a network; sets the flow's F."""
+    if law.shape == 0:
+        return 1.0
+    flow.factor = factor(law, min(1.0, max(0.0, 1 - flow.iteration_left / flow.iteration_bytes)), 1.0)
+    if law.scales_increase == 0:
+        return 1.0
+    return min(flow.factor, law.increase_limit) if law.increase_limit > 0 else flow.factor
+
+
+@compiled
 def is_recognised(law: Record, job: Record) -> bool:
     """Whether a law of MLTCP is in force: the job's iterations are recognised."""
     return law.shape > 0 and job.iteration >= law.learning

@@ -133,8 +133,8 @@ def _seen(state: StepState, law: Record, flow: Record, number: int, step_ns: int
     total, count = 0.0, 0
     while flow.read < at:
         place = (flow.read + 1) & (HISTORY - 1)
-        lag = (flow.base_rtt + state.waits[place, number]) / step_ns
-        if flow.read + 1 + min(lag, HISTORY - 2.0) > at:
+        age = at - flow.read - 1
+        if age * step_ns < flow.base_rtt + state.waits[place, number] and age < HISTORY - 2:
             break
         flow.read += 1
         total += state.marks[place, number]
@@ -151,13 +151,10 @@ def _signal(law: Record, flow: Record, now: int, acked: float, seen: float) -> i
         return LOSS
     if seen <= 0 or acked <= 0 or law.base >= _DELAY:
         return 0
-    if acked < 1:
-        marked = acked * seen
-    elif seen < 1:
-        marked = 1 - (1 - seen) ** acked
-    else:
-        return MARK
-    return MARK if draw(flow) < marked else 0
+    drawn = draw(flow)
+    if drawn >= acked * seen:  # Which is at least the probability of any mark.
+        return 0
+    return MARK if acked < 1 or seen >= 1 or drawn < 1 - (1 - seen) ** acked else 0
 
 
 @compiled
@@ -170,7 +167,7 @@ def _leave_host(state: StepState, flow: Record, now: int, step_ns: int) -> None:
         sent = 0.0
     elif host.arrived > room:
         sent *= room / host.arrived
-    elif sent > 0:
+    elif sent > 0 and sent >= flow.left:
         flow.finished = max(flow.finished, now + int(host.arrived / host.capacity))
     flow.sent = sent
     flow.wait = flow.delivered = flow.lost = flow.queue = 0.0
@@ -203,7 +200,7 @@ def _serve(link: Record, step: float) -> None:
     link.loss = link.marks = 0.0
     if total <= room:
         leaves = total
-        link.part, link.queue = 1.0, 0.0
+        link.part, link.queue, link.wait = 1.0, 0.0, 0.0
     else:
         excess = total - room - link.buffer
         if excess > 0:
@@ -212,14 +209,14 @@ def _serve(link: Record, step: float) -> None:
             total -= excess
         leaves = room
         link.part, link.queue = room / total, total - room
+        link.wait = link.queue / link.capacity
+        link.largest = max(link.largest, link.queue)
     if before > link.lowest or link.queue > link.lowest:
         link.marks = _mark_probability(link, before)
         link.marked += link.marks * link.arrived * (1 - link.loss)
     link.sent += leaves
     link.arrived = 0.0
     link.paused = 0
-    link.wait = link.queue / link.capacity
-    link.largest = max(link.largest, link.queue)
     if link.queue >= link.stop:
         link.pausing = 1
     elif link.queue <= link.go:

@@ -187,7 +187,6 @@ def test_jobs_part_under_f_as_in_the_window_model(control: Control) -> None:
     [
         (Control.RENO, 0.9, 1.1),
         (Control.DCTCP, 0.9, 1.1),
-        (Control.CUBIC, 0.8, 1.2),
         (Control.DCQCN, 0.2, 0.6),
     ],
 )
@@ -218,7 +217,7 @@ def test_half_the_step_changes_little() -> None:
     ]
     step = default_step_ns(network, [[(0, 2)]])
     coarse, fine = (
-        np.mean([mean_slowdowns(together(network, jobs, seed=seed, step_ns=each)) for seed in range(3)])
+        np.mean([mean_slowdowns(together(network, jobs, seed=seed, step_ns=each)) for seed in range(6)])
         for each in (step, step // 2)
     )
     assert coarse == pytest.approx(fine, abs=0.02)
