@@ -48,8 +48,8 @@ SWITCH = np.dtype(
 )
 """`delay` of one link; `size` of a packet; marks; X-off and X-on in bytes of one sender; the queue and its use."""
 
-loop = njit(cache=True, error_model="numpy", nogil=True)
-inlined = njit(cache=True, error_model="numpy", inline="always")
+loop = njit(cache=True, error_model="numpy", nogil=True, _nrt=False)
+inlined = njit(cache=True, error_model="numpy", nogil=True, forceinline=True, _nrt=False)
 
 
 @inlined
@@ -160,7 +160,7 @@ def begin(f, cnps, now):
     advance(f, cnps, now)
 
 
-@loop
+@inlined
 def mark(f, cnps, s, leaves_at):
     """Mark a packet that has left the switch at `leaves_at`; its receiver sends a CNP, at most one in `cnp_gap`."""
     f.marked += 1
@@ -175,7 +175,7 @@ def mark(f, cnps, s, leaves_at):
             f.wake = min(f.wake, f.due)
 
 
-@loop
+@inlined
 def marks(s):
     """Whether a packet that finds the present queue is marked."""
     if s.queue <= s.lowest:
@@ -185,7 +185,7 @@ def marks(s):
     return np.random.random() * (s.highest - s.lowest) < s.probability * (s.queue - s.lowest)
 
 
-@loop
+@inlined
 def dequeue(flows, cnps, s, owners, begins):
     """The first packet of the queue begins to leave."""
     slot = s.first % RING
@@ -204,7 +204,7 @@ def dequeue(flows, cnps, s, owners, begins):
         f.paused, f.paused_at = 0, NEVER
 
 
-@loop
+@inlined
 def send(f, own_cnps, owner, s, owners, begins, now, until_switch):
     """A packet arrives at the switch; when it has been delivered is known at once."""
     arrives = now + until_switch
@@ -212,9 +212,9 @@ def send(f, own_cnps, owner, s, owners, begins, now, until_switch):
     s.free_at = starts + s.size * 8e9 / s.rate
     s.queue_seen += s.queue
     s.arrivals += 1
-    if not s.at_dequeue and marks(s):
-        mark(f, own_cnps, s, s.free_at)
     s.queue += s.size
+    if not s.at_dequeue and marks(s):  # which counts the packet itself, as it is in the queue by then
+        mark(f, own_cnps, s, s.free_at)
     s.largest = max(s.largest, s.queue)
     owners[s.next % RING], begins[s.next % RING] = owner, starts
     s.next += 1
