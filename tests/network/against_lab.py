@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from bench.workloads.job import Perturbation
 from mltcp.control.aggressiveness import Aggressiveness, Shape
+from placement.simulator.network import simulation
 from placement.simulator.network.laws.network_law import Control, NetworkLaw
-from placement.simulator.network.simulation import NetworkSettings, simulate
 from placement.simulator.network.topology import Marking, Network, NetworkLink
 from placement.simulator.network.traffic import IterationStep, Message, NetworkJob, Traffic
 
@@ -141,7 +141,9 @@ def simulated(setting: dict, seed: int, mode: str) -> LabOutcome:
             )
         messages = [sum(len(step.messages) for step in job.traffic.steps) for job in jobs]
         ways = [ways * each for ways, each in zip(routes, messages, strict=True)]
-        outcome = simulate(network, jobs, ways, NetworkSettings(mode, seed=1000 * seed + part))
+        outcome = simulation.simulate(
+            network, jobs, ways, simulation.NetworkSettings(mode, seed=1000 * seed + part)
+        )
         for k, job_course in enumerate(outcome.jobs):
             slowdowns[k] += [float(each) for each in job_course.slowdowns]
             begins[k] = job_course.ends_ns[-1]
@@ -170,7 +172,7 @@ def agreement(setting: dict, runs: Sequence[LabOutcome]) -> dict[str, float]:
 
 def compared(settings: Sequence[dict], seeds: int, mode: str) -> Iterator[str]:
     """A Markdown table, line by line, and what must be reached below it."""
-    yield "| setting | control | slowdown: lab, here (range) | second half | converged | marks, thousands | slowdown differs by |"
+    yield "| setting | control | slowdown: lab, here (range) | second half | converged | 1,000 marks | differs by |"
     yield "|---|---|---|---|---|---|---|"
     errors, converged, marks = [], [], []
     for setting in settings:
@@ -193,7 +195,7 @@ def compared(settings: Sequence[dict], seeds: int, mode: str) -> Iterator[str]:
     yield ""
     yield f"Slowdown: mean absolute error {fmean(errors):.1%} over {len(errors)} settings, largest {max(errors):.1%}."
     if converged:
-        yield f"Convergence, where the lab's jobs did: {fmean(converged):.1f} iterations off ({len(converged)} settings)."
+        yield f"Convergence, where the lab's did: {fmean(converged):.1f} iterations off ({len(converged)} settings)."
     if marks:
         good = sum(2 / 3 <= each <= 1.5 for each in marks)
         yield f"Marks: within a factor of 1.5 in {good} of {len(marks)}."

@@ -95,9 +95,9 @@ def compiled_against(ns3: Path, folder: str) -> Path:
     libraries = [
         f"-lns3.44-{each}" for each in ("core", "network", "internet", "point-to-point", "traffic-control")
     ]
+    linked = [f"-L{ns3}/lib64", *libraries, f"-Wl,-rpath,{ns3}/lib64", "-Wl,--allow-shlib-undefined"]
     subprocess.run(
-        ["g++", "-O2", "-std=c++20", str(SOURCE), "-o", str(program), f"-I{ns3}/include", f"-L{ns3}/lib64"]
-        + [*libraries, f"-Wl,-rpath,{ns3}/lib64", "-Wl,--allow-shlib-undefined"],
+        ["g++", "-O2", "-std=c++20", str(SOURCE), "-o", str(program), f"-I{ns3}/include", *linked],
         check=True,
     )
     return program

@@ -230,7 +230,7 @@ def course_agrees(row: dict, runs: list[PacketRun]) -> bool:
 
 
 def summary_agrees(row: dict, runs: list[PacketRun]) -> bool:
-    """Whether the ranges of the second half and of when the jobs part meet those of the row, and the mean of 20 fits."""
+    """Whether the ranges of the second half and of when jobs part meet those of the row, and the mean of 20 fits."""
     halves = [float(each.course[ITERATIONS // 2 :].mean()) for each in runs]
     first = [each.first_apart() for each in runs]
     lowest, highest = (np.inf if each is None else each for each in row["first"])
@@ -245,7 +245,7 @@ def summary_agrees(row: dict, runs: list[PacketRun]) -> bool:
 
 def compared(rows: list[dict], seeds: int) -> Iterator[str]:
     """A Markdown table, line by line: each row as it was measured, as it is here, and whether they agree."""
-    yield "| case | seeds | course 0 3 9 19 39: here; there | mean of 20 | parted at | marked | queue, kB | course | rest |"
+    yield "| case | seeds | iterations 0 3 9 19 39: here; there | mean of 20 | parted | marked | kB | course | rest |"
     yield "|---|---|---|---|---|---|---|---|---|"
     agree = [0, 0]
     for row in rows:
