@@ -101,10 +101,10 @@ private:
 
 static Ptr<TcpCongestionOps> MltcpControl(const std::string &base, OnOffJob *job) {
     if (base == "dctcp")
-        return Create<Mltcp<TcpDctcp>>(job);
+        return CreateObject<Mltcp<TcpDctcp>>(job); // Create would leave the attributes of its base unset
     if (base == "cubic")
-        return Create<Mltcp<TcpCubic>>(job);
-    return Create<Mltcp<TcpLinuxReno>>(job);
+        return CreateObject<Mltcp<TcpCubic>>(job);
+    return CreateObject<Mltcp<TcpLinuxReno>>(job);
 }
 
 static void SetDefaults(const std::string &control, uint32_t segment, bool ecn, double marksAt, int limit) {
