@@ -1,0 +1,1 @@
+"""What the network simulator is compared with: packets, ns-3, the lab."""

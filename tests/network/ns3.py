@@ -1,0 +1,153 @@
+"""On-off jobs over one link in ns-3: ``python -m tests.network.ns3 --ns3 SITE_PACKAGES/ns3``, the folder of its wheel.
+
+Compiles `ns3_dumbbell.cc` against the wheel (``pip install --no-deps ns3`` has headers and libraries), runs every case
+that `data/ns3.json` lacks, and writes them there one by one. ns-3 is a tool of this comparison and no dependency.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+DATA = Path(__file__).parent / "data" / "ns3.json"
+SOURCE = Path(__file__).with_name("ns3_dumbbell.cc")
+ITERATIONS = 20
+COMPUTE_S = 0.22
+HEADERS = 54  # IP 20, TCP with time stamps 32, PPP 2
+
+
+@dataclass(frozen=True)
+class DumbbellCase:
+    """Jobs that compute for 220 ms and send in turn, over a link with a round trip of 100 us without its queue.
+
+    Attributes:
+        control: reno, cubic or dctcp.
+        f: whether MLTCP's F is on it.
+        gbps: of the link; at 10 the segments are those of jumbo frames.
+        offset: the second job begins so much of the sending time later.
+        jobs: two that send for 43 % of an iteration alone, or four for 20 %.
+        marks_at: packets of queue from which on all are marked; 0: the queue only drops, above `limit`.
+        limit: packets.
+    """
+
+    control: str
+    f: bool
+    gbps: float = 1
+    offset: float = 0
+    jobs: int = 2
+    marks_at: int = 20
+    limit: int = 200
+
+    @property
+    def segment(self) -> int:
+        """Bytes of a full segment."""
+        return 1448 if self.gbps < 10 else 8948
+
+    @property
+    def sending_s(self) -> float:
+        """At line rate."""
+        share = 0.43 if self.jobs == 2 else 0.2
+        return COMPUTE_S * share / (1 - share)
+
+    def arguments(self, seed: int) -> list[str]:
+        """Those of the program."""
+        size = int(self.sending_s * self.gbps * 1e9 / 8 * self.segment / (self.segment + HEADERS))
+        values = (
+            self.control,
+            int(self.f),
+            self.gbps * 1e9,
+            self.segment,
+            self.jobs,
+            ITERATIONS,
+            COMPUTE_S,
+            size,
+        )
+        more = (self.offset * self.sending_s, self.marks_at, self.limit, int(self.marks_at > 0), seed)
+        return [str(each) for each in values + more]
+
+
+CONTROLS = ("reno", "cubic", "dctcp")
+
+
+def cases() -> Iterator[DumbbellCase]:
+    """All, those that matter most first."""
+    for f in (True, False):
+        for offset in (0.0, 0.3):
+            yield from (DumbbellCase(control, f, offset=offset) for control in CONTROLS)
+        yield from (DumbbellCase(control, f, marks_at=0, limit=100) for control in CONTROLS[:2])
+    for f in (True, False):
+        for offset in (0.0, 0.3):
+            yield from (DumbbellCase(control, f, 10, offset, 2, 33, 330) for control in CONTROLS)
+        yield from (DumbbellCase(control, f, jobs=4) for control in CONTROLS)
+
+
+def compiled_against(ns3: Path, folder: str) -> Path:
+    """The program, compiled in `folder` against the wheel's folder."""
+    program = Path(folder) / "ns3_dumbbell"
+    libraries = [
+        f"-lns3.44-{each}" for each in ("core", "network", "internet", "point-to-point", "traffic-control")
+    ]
+    linked = [f"-L{ns3}/lib64", *libraries, f"-Wl,-rpath,{ns3}/lib64", "-Wl,--allow-shlib-undefined"]
+    subprocess.run(
+        ["g++", "-O2", "-std=c++20", str(SOURCE), "-o", str(program), f"-I{ns3}/include", *linked],
+        check=True,
+    )
+    return program
+
+
+def run_case(program: Path, case: DumbbellCase, seed: int) -> dict:
+    """One seed: slowdowns by job and iteration, and the packets that the bottleneck marked and dropped."""
+    began = time.monotonic()
+    done = subprocess.run([program, *case.arguments(seed)], check=True, capture_output=True, text=True)
+    outcome = json.loads(done.stdout)
+    alone_s = COMPUTE_S + case.sending_s
+    print(
+        f"{case}, seed {seed}: {time.monotonic() - began:.0f} s, {outcome['events']:,} events",
+        file=sys.stderr,
+    )
+    return {
+        **asdict(case),
+        "seed": seed,
+        "slowdowns": [
+            [round((end - begin + COMPUTE_S) / alone_s, 4) for begin, end in zip(begins, ends, strict=False)][
+                :ITERATIONS
+            ]
+            for begins, ends in zip(outcome["begins"], outcome["ends"], strict=True)
+        ],
+        "marked": outcome["marked"],
+        "dropped": outcome["dropped"],
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what is missing."""
+    parser = argparse.ArgumentParser(prog="python -m tests.network.ns3", description=__doc__)
+    parser.add_argument("--ns3", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--parallel", type=int, default=2)
+    given = parser.parse_args(arguments)
+    runs = json.loads(DATA.read_text()) if DATA.exists() else []
+    known = {
+        json.dumps({key: run[key] for key in run if key not in ("slowdowns", "marked", "dropped")})
+        for run in runs
+    }
+    wanted = [(case, seed) for seed in range(1, given.seeds + 1) for case in cases()]
+    missing = [pair for pair in wanted if json.dumps({**asdict(pair[0]), "seed": pair[1]}) not in known]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.parallel) as pool:
+        program = compiled_against(given.ns3, folder)
+        for future in as_completed([pool.submit(run_case, program, *pair) for pair in missing]):
+            runs.append(future.result())
+            DATA.write_text("[\n" + ",\n".join(json.dumps(run) for run in runs) + "\n]\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

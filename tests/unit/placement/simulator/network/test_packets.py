@@ -1,0 +1,68 @@
+"""The packet-level reference of the network simulator: what must hold exactly, and a part of what it reproduces."""
+
+import json
+
+import pytest
+
+from mltcp.core.errors import UsageError
+from tests.network.packets import DATA, Case, compared, simulate_long_flows, simulate_packets
+
+
+@pytest.mark.parametrize("law", ["A", "B", "C", "N"])
+def test_a_job_alone_sends_at_line_rate_and_has_no_packet_marked(law):
+    run = simulate_packets(Case(law=law, jobs=1, compute=22), 1, 3)
+    assert run.slowdowns == pytest.approx(1, abs=1e-9)
+    assert (run.largest_queue_bytes, run.pauses) == (4000, 0)
+
+
+def test_one_seed_has_one_outcome():
+    first, again, other = (simulate_packets(Case(compute=22), seed, 4) for seed in (1, 1, 2))
+    assert (first.slowdowns == again.slowdowns).all()
+    assert (first.slowdowns != other.slowdowns).any()
+
+
+def test_pauses_keep_the_queue_at_x_off_of_each_sender_and_what_is_on_its_way():
+    # alpha is near 0 after a pause, so that cuts do nothing at first: without pauses there are queues of megabytes.
+    case = Case(law="C", wred="W2")
+    paused = simulate_packets(Case(law="C", wred="W2", xoff=320e3), 1, 2)
+    on_its_way = 4e-6 * 50e9 / 8 + 3 * case.packet
+    assert simulate_packets(case, 1, 2).largest_queue_bytes > 2e6
+    assert paused.pauses > 0
+    assert paused.largest_queue_bytes <= 2 * (320e3 + on_its_way)
+    assert paused.slowdowns.mean() == pytest.approx(1.44, abs=0.05)  # a paused link loses no capacity
+
+
+@pytest.mark.parametrize("wanted", ["A W1 1", "A W1 0.25", "N W1 1", "N W3 0.25"])
+def test_shares_of_long_flows_are_those_of_the_other_programs(wanted):
+    law, wred, factor = wanted.split()
+    rows = json.loads(DATA.read_text())["long_flows"]
+    [row] = [
+        each
+        for each in rows
+        if (each["law"], each["wred"], each["timers"]) == (law, wred, "55")
+        and each["factors"] == [float(factor), 1.0 if factor == "1" else 2.0]
+    ]
+    here = simulate_long_flows(Case(law=law, wred=wred), tuple(row["factors"]), 1)
+    assert here.share == pytest.approx(row["share"], abs=0.03)
+    assert here.rate_bps == pytest.approx(row["gbps"] * 1e9, rel=0.01)
+    assert here.queue_bytes == pytest.approx(row["queue_kb"] * 1e3, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["law=A,wred=W1", "law=N,wred=W1,f=1,dequeue=1"])
+def test_courses_are_those_of_the_other_programs(name):
+    [row] = [each for each in json.loads(DATA.read_text())["cases"] if each["case"] == name]
+    *_, verdict = compared([row], 3)
+    assert verdict == "1 of 1 courses and 1 of 1 of the rest agree."
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("low=A", "case: expected fields of law"),
+        ("law=D", "law: expected A or B or C or N, got 'D'"),
+        ("packet=-1", "packet: expected"),
+    ],
+)
+def test_another_case_is_refused(text, message):
+    with pytest.raises(UsageError, match=message):
+        Case.parse(text)
