@@ -128,7 +128,8 @@ def _compile(source: Path, build: str, defined: list[str]) -> bytes:
         raise NotAvailableError(
             f"{source.name} has to be compiled and clang is missing: apt-get install clang libbpf-dev"
         )
-    command = [clang, *_OPTIONS, f"-I{HEADERS}", f"-I/usr/include/{platform.machine()}-linux-gnu", *defined]
+    # The same object wherever it is compiled.
+    command = [clang, *_OPTIONS, f"-ffile-prefix-map={PACKAGES}=.", "-fdebug-compilation-dir=.", f"-I{HEADERS}", f"-I/usr/include/{platform.machine()}-linux-gnu", *defined]
     command += ["-include", str(HEADERS / "build.bpf.h"), f'-DMLTCP_BUILD="{_MARK}{build}"']
     done = subprocess.run([*command, "-c", str(source), "-o", "-"], capture_output=True, check=False)
     if done.returncode != 0:
