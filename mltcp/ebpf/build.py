@@ -25,6 +25,7 @@ from pathlib import Path
 from mltcp.core.atomic_files import write_atomically
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.core.trusted_directory import make_trusted_directory
+from mltcp.ebpf.distribution import remedies
 
 HEADERS = Path(__file__).resolve().parent
 PACKAGES = HEADERS.parent.parent
@@ -126,18 +127,26 @@ def _compile(source: Path, build: str, defined: list[str]) -> bytes:
     clang = shutil.which("clang")
     if clang is None:
         raise NotAvailableError(
-            f"{source.name} has to be compiled and clang is missing: apt-get install clang libbpf-dev"
+            f"{source.name} has to be compiled and clang is missing: {remedies().compiler}"
         )
-    command = [clang, *_OPTIONS, f"-I{HEADERS}", f"-I/usr/include/{platform.machine()}-linux-gnu", *defined]
+    # The same object wherever it is compiled.
+    command = [
+        clang,
+        *_OPTIONS,
+        f"-ffile-prefix-map={PACKAGES}=.",
+        "-fdebug-compilation-dir=.",
+        f"-I{HEADERS}",
+        f"-I/usr/include/{platform.machine()}-linux-gnu",
+        *defined,
+    ]
     command += ["-include", str(HEADERS / "build.bpf.h"), f'-DMLTCP_BUILD="{_MARK}{build}"']
     done = subprocess.run([*command, "-c", str(source), "-o", "-"], capture_output=True, check=False)
     if done.returncode != 0:
         errors = done.stderr.decode(errors="replace").strip()
         header = _MISSING_HEADER.search(errors)
         if header:
-            package = "libbpf-dev" if header[1].startswith("bpf/") else "linux-libc-dev"
             raise NotAvailableError(
-                f"{source.name} has to be compiled and <{header[1]}> is missing: apt-get install {package}"
+                f"{source.name} has to be compiled and <{header[1]}> is missing: {remedies().compiler}"
             )
         raise MltcpError(f"clang cannot compile {source}:\n{errors}")
     return done.stdout

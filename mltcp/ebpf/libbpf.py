@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.ebpf.distribution import remedies
 
 MAP_TYPE_STRUCT_OPS = 26
 PROGRAM_TYPE_STRUCT_OPS = 27
@@ -149,9 +150,9 @@ def library() -> ctypes.CDLL:
         found = ctypes.CDLL(name, use_errno=True)
         found.libbpf_major_version.restype = ctypes.c_uint32
     except (OSError, AttributeError):
-        raise NotAvailableError("libbpf 1.0 or newer is missing: apt-get install libbpf1") from None
+        raise NotAvailableError(f"libbpf 1.0 or newer is missing: {remedies().libbpf}") from None
     if found.libbpf_major_version() < 1:
-        raise NotAvailableError(f"{name} is older than 1.0: apt-get install libbpf1")
+        raise NotAvailableError(f"{name} is older than 1.0: {remedies().libbpf}")
     for symbol, (result, arguments) in _SIGNATURES.items():
         function = getattr(found, symbol)
         function.restype, function.argtypes = result, arguments

@@ -17,6 +17,7 @@ from mltcp.core.errors import MltcpError
 from mltcp.ebpf import build, libbpf
 from mltcp.ebpf.cgroups import try_cgroup
 from mltcp.ebpf.congestion_controls import CONTROLS, SOURCES, available, control_object
+from mltcp.ebpf.distribution import remedies
 from mltcp.ebpf.kernel_types import missing
 
 BTF = Path("/sys/kernel/btf/vmlinux")
@@ -80,7 +81,18 @@ def _libbpf() -> Finding:
     try:
         return Finding("libbpf 1.0 or newer", True, libbpf.version())
     except MltcpError as error:
-        return Finding("libbpf 1.0 or newer", False, str(error), "apt-get install libbpf1")
+        return Finding("libbpf 1.0 or newer", False, *_split(error))
+
+
+def _split(error: MltcpError) -> tuple[str, str]:
+    """What is wrong and its remedy, which an error of this package tells last."""
+    what, _, remedy = str(error).splitlines()[0].rpartition(": ")
+    return what or remedy, remedy
+
+
+def _module(name: str, option: str) -> str:
+    package = remedies().modules
+    return f"modprobe {name} ({option})" + (f", after {package} if there is none" if package else "")
 
 
 def _btf() -> Finding:
@@ -120,8 +132,7 @@ def kernel_fit(kernel: Path = BTF) -> list[Finding]:
         for helper in ("attach", "watch"):
             build.compiled(SOURCES / f"{helper}.bpf.c")
     except MltcpError as error:
-        what, _, remedy = str(error).splitlines()[0].rpartition(": ")
-        return [Finding(_OBJECTS, False, what or remedy, remedy)]
+        return [Finding(_OBJECTS, False, *_split(error))]
     return [_fit(name, source, kernel) for name, source in CONTROLS.items()]
 
 
@@ -172,7 +183,7 @@ def _control(source: str) -> Finding:
 def _own_dctcp() -> Finding:
     present = "dctcp" in available()
     detail = "in the kernel" if present else "not in this kernel; bpf_dctcp stands in"
-    return Finding("dctcp", present, detail, "modprobe tcp_dctcp (CONFIG_TCP_CONG_DCTCP)", required=False)
+    return Finding("dctcp", present, detail, _module("tcp_dctcp", "CONFIG_TCP_CONG_DCTCP"), required=False)
 
 
 def _qdiscs() -> list[Finding]:
@@ -187,7 +198,7 @@ def _qdiscs() -> list[Finding]:
             f"qdisc {kind}",
             kind in present,
             "available" if kind in present else "unknown to this kernel",
-            f"modprobe sch_{kind.replace('clsact', 'ingress')} ({option})",
+            _module(f"sch_{kind.replace('clsact', 'ingress')}", option),
             required=False,
         )
         for kind, option in _QDISCS.items()
