@@ -136,6 +136,8 @@ def paths_that_are_not_there(docs: Documentation) -> Iterator[str]:
                     word for word in quoted if re.fullmatch(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+", word)
                 ]
             for name in named:
+                if name.startswith("/"):  # a file of the host
+                    continue
                 if name not in endings | _NOT_OF_THE_TREE and not _is_glob_or_module(name):
                     yield f"{page.path}:{line}: {name} is not there"
 
