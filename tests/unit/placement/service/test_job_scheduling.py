@@ -10,10 +10,12 @@ import pytest
 from mltcp.core.errors import UsageError
 from placement.policies.schedulers.elastic import ElasticEdf
 from placement.service.context import ServiceRules
+from placement.service.counts import ServiceCounts
 from placement.service.decisions.decider import Decider
 from placement.service.decisions.job_scheduling import JobScheduling
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.job_record import JobRecord
+from placement.service.state.registry import Registry
 
 
 def scheduling_of(registry, kind=JobScheduling):
@@ -24,6 +26,7 @@ def scheduling_of(registry, kind=JobScheduling):
         clock=SimpleNamespace(now_ns=lambda: 0),
         rules=ServiceRules(),
         placements_changed=lambda: None,
+        counts=ServiceCounts(),
     )
     lifecycle = SimpleNamespace(subscribe=listeners.append)
     return kind(context, lifecycle, Decider(ElasticEdf()), None, None), listeners[0]
@@ -41,7 +44,7 @@ def test_a_decision_that_fails_is_logged_and_the_next_one_is_made(caplog, error)
                 raise error
             raise asyncio.CancelledError
 
-    scheduling, _ = scheduling_of(SimpleNamespace(jobs={}), Failing)
+    scheduling, _ = scheduling_of(Registry(), Failing)
     scheduling.capacity_changed("j was queued")
     with caplog.at_level(logging.ERROR), pytest.raises(asyncio.CancelledError):
         asyncio.run(asyncio.wait_for(scheduling.run(), 30))
@@ -57,7 +60,7 @@ def test_a_service_that_is_stopped_as_something_happens_ends():
         def _due_s(self):
             return 3600
 
-    scheduling, _ = scheduling_of(SimpleNamespace(jobs={}), InRounds)
+    scheduling, _ = scheduling_of(Registry(), InRounds)
 
     async def stop_at_a_change():
         loop = asyncio.create_task(scheduling.run())
@@ -74,7 +77,8 @@ def test_a_service_that_is_stopped_as_something_happens_ends():
 
 def test_jobs_that_are_over_are_forgotten():
     jobs = {name: JobRecord(0, pb.Job(id=name), None, pb.PLACED) for name in ("ended", "pruned")}
-    registry = SimpleNamespace(jobs={"ended": replace(jobs["ended"], state=pb.ENDED)})
+    registry = Registry()
+    registry.add_job(replace(jobs["ended"], state=pb.ENDED))
     scheduling, job_changed = scheduling_of(registry)
     for job in jobs.values():
         job_changed(job, replace(job, state=pb.QUEUED))

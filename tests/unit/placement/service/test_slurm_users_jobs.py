@@ -161,4 +161,4 @@ def test_a_job_that_was_held_again_and_kept_its_mark_is_placed(around, tmp_path)
     servers = tuple(pb.Server(name=name, gpus=4, nic_bps=10**10, switch="leaf") for name in ("n1", "n2"))
     engine = SlurmEngine(tmp_path / "logs", look_s=0.1, users_jobs=True)
     with serving(tmp_path, servers=servers, engine=engine) as address, Client(address) as client:
-        eventually(lambda: client.job(f"slurm-{number}").reason == "finished")
+        assert ended(client, number).reason == "finished"
