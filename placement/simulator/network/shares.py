@@ -214,9 +214,6 @@ def _lost(state: ShareState, of_jobs: Sequence[np.ndarray]) -> LostTime:
 def _check(network: Network, jobs: Sequence[NetworkJob], routes: Routes) -> None:
     if not jobs:
         raise UsageError("jobs: expected at least one, got none")
-    for link in network.links:
-        if not 0 < link.rate_bps < math.inf:
-            raise UsageError(f"link {link.name}: rate_bps: expected above 0 and finite, got {link.rate_bps}")
     if len(routes) != len(jobs):
         raise UsageError(f"routes: expected those of {len(jobs)} jobs, got {len(routes)}")
     for job, of_job in zip(jobs, routes, strict=True):

@@ -91,11 +91,6 @@ def _checked_ways(network: Network, jobs: Sequence[NetworkJob], routes: Routes) 
         raise UsageError(f"routes: expected those of {len(jobs)} jobs, got {len(routes)}")
     if len({job.name for job in jobs}) != len(jobs):
         raise UsageError("jobs: expected different names, got one twice")
-    for link in network.links:
-        if not link.rate_bps > 0:
-            raise UsageError(f"{link.name}: rate_bps: expected above 0, got {link.rate_bps:g}")
-        if not link.buffer_bytes > 0:
-            raise UsageError(f"{link.name}: buffer_bytes: expected above 0, got {link.buffer_bytes:g}")
     return [_ways_of(network, job, ways) for job, ways in zip(jobs, routes, strict=True)]
 
 

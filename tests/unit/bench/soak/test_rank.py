@@ -65,7 +65,10 @@ def test_a_command_that_was_altered_is_told(tmp_path):
 
 def test_a_job_in_slurm_that_runs_again_after_its_end_is_told(tmp_path):
     (tmp_path / "ends").mkdir()
-    for number in range(2):
+    launch = tmp_path / "slurm" / "jobs" / "a%2Fb-17-0"
+    launch.mkdir(parents=True)
+    for number, noted in enumerate(("75\n", "0\n")):  # stopped to go on, finished
+        (launch / "ended").write_text(noted)
         rank(tmp_path, "a/b", 0, RANK="0", WORLD_SIZE="1", SLURMD_NODENAME="n1").wait()
         assert len(list(read_records(tmp_path, BREACHES))) == number
     assert ended_ranks(tmp_path, "a/b") == 1

@@ -269,7 +269,6 @@ def test_lost_time_is_the_neighbours_by_their_rates_on_the_full_link():
     ("net", "work", "ways", "message"),
     [
         (network(10), [], [], "jobs: expected at least one, got none"),
-        (network(10, 0), ["A"], [[(0,)]], "link a1->b1: rate_bps: expected above 0 and finite, got 0"),
         (network(10), ["A"], [], "routes: expected those of 1 jobs, got 0"),
         (network(10), ["A"], [[]], "routes of job A: expected 1, one a message, got 0"),
         (
