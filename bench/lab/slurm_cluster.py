@@ -177,6 +177,13 @@ class SlurmCluster:
             (self.directory / "munge.sock.lock").unlink(missing_ok=True)
         self._launch(daemon)
 
+    def revive(self) -> list[str]:
+        """Start those daemons again that have ended by themselves, as systemd would; returns their names."""
+        ended = [name for name, process in list(self._processes.items()) if process.poll() is not None]
+        for name in ended:
+            self.start(name)
+        return ended
+
     def saved(self) -> dict[str, bytes]:
         """The state that slurmctld has written, by file; it does so every five seconds."""
         found = {}

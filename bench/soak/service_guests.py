@@ -44,7 +44,7 @@ def fickle(task: GuestTask, draw: random.Random, records: Records) -> None:
 def operator(task: GuestTask, draw: random.Random, records: Records) -> None:
     """Takes a server out of use, and puts it back soon."""
     with Client(task.service, timeout_s=_TIMEOUT_S) as client:
-        server = draw.choice(client.status().servers).server.name
+        server = draw.choice(client.status(unended=True).servers).server.name
         try:
             client.change_servers([server], draw.choice((pb.DRAINING, pb.UNHEALTHY)), "soak")
             time.sleep(draw.uniform(0, 2))

@@ -92,7 +92,7 @@ class HeldJobs(Watch):
 def finish(site: SlurmSite, records: Path) -> Iterator[str]:
     """Let all jobs end; yields those that do not."""
     with site.client() as client:
-        client.change_servers([each.server.name for each in client.status().servers], pb.IN_USE)
+        client.change_servers([each.server.name for each in client.status(unended=True).servers], pb.IN_USE)
         _put_right(site)
         for job in client.status(unended=True, cluster=False).jobs:
             if job.state in (pb.QUEUED, pb.REGISTERED) and not job.job.held:
@@ -231,7 +231,8 @@ def _squeue(site: SlurmSite, states: str, columns: str) -> list[list[str]]:
 
 
 def _put_right(site: SlurmSite) -> None:
-    """Resume nodes and release jobs that Slurm itself has put aside when daemons were killed, as its admin does."""
+    """Start daemons that ended, resume nodes, release jobs that Slurm itself has put aside, as its admin does."""
+    site.cluster.revive()
     with suppress(MltcpError):  # slurmctld may be away
         for line in site.cluster.command("sinfo", "--noheader", "--Node", "--format=%N|%T").splitlines():
             node, _, state = line.partition("|")

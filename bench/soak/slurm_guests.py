@@ -302,7 +302,7 @@ def crowd(task: GuestTask, draw: random.Random, records: Records) -> None:
 def slurm_operator(task: GuestTask, draw: random.Random, records: Records) -> None:
     """Takes a node out of use at the service, and puts it back soon."""
     with _service_client(task, OPERATOR) as client:
-        server = draw.choice(client.status().servers).server.name
+        server = draw.choice(client.status(unended=True).servers).server.name
         try:
             client.change_servers([server], pb.DRAINING, "soak")
             time.sleep(draw.uniform(0, 2))

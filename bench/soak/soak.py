@@ -168,6 +168,7 @@ def _revived(world: World) -> list[str]:
     services = {"service": world.service}
     if world.slurm is not None:
         services["slurm service"] = world.slurm.service
+        world.slurm.cluster.revive()  # slurmd ends where munged is away as it starts: that is Slurm's own
     revived = []
     for name, service in services.items():
         try:

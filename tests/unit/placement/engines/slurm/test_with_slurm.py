@@ -64,13 +64,15 @@ def test_without_a_topology_all_nodes_are_at_one_switch():
     assert found["links"] == []
 
 
-def test_a_controller_that_is_gone_is_one_line():
+def test_a_controller_that_is_gone_is_one_line_and_can_be_started_again():
     with controller(nodes() + "MessageTimeout=1\n") as cluster:
         subprocess.run(["scontrol", "shutdown", "slurmctld"], env=cluster.environment, check=True)
         eventually(
             lambda: "DOWN" in subprocess.run(["scontrol", "ping"], env=cluster.environment, **CAPTURED).stdout
         )
         done = read(cluster.environment)
+        assert eventually(cluster.revive) == ["slurmctld"]
+        eventually(lambda: read(cluster.environment).returncode == 0)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("mltcp-placement: sinfo --noheader --all --local: ")
     assert done.stderr.count("\n") == 1
