@@ -117,9 +117,11 @@ def source_of(options: argparse.Namespace, contests: Sequence[Contest]) -> Provi
 
 def check_device(device: str) -> None:
     """Raise NotAvailableError if there is no CUDA device here and one is asked for."""
+    if device != "cuda":
+        return  # torch takes seconds to import
     import torch
 
-    if device == "cuda" and not torch.cuda.is_available():
+    if not torch.cuda.is_available():
         raise NotAvailableError("--device cuda: expected a CUDA device, and torch finds none on this host")
 
 

@@ -139,7 +139,7 @@ def simulated(setting: dict, seed: int, mode: str) -> LabOutcome:
             jobs.append(
                 NetworkJob(f"job{k}", traffic, (2 * k, 2 * k + 1), law, iterations, start_ns, NOISE_NS)
             )
-        messages = [sum(len(step.messages) for step in job.traffic.steps) for job in jobs]
+        messages = [len(job.traffic.messages) for job in jobs]
         ways = [ways * each for ways, each in zip(routes, messages, strict=True)]
         outcome = simulation.simulate(
             network, jobs, ways, simulation.NetworkSettings(mode, seed=1000 * seed + part)

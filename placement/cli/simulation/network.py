@@ -35,6 +35,7 @@ from placement.experiments.network import (
 )
 from placement.simulator.network import parallelism, topologies
 from placement.simulator.network.control_names import parse_control
+from placement.simulator.network.simulation import MODES
 from placement.simulator.network.topologies import (
     PortSettings,
     load_network,
@@ -46,7 +47,6 @@ from placement.simulator.network.topology import Network
 _SLURM_SUFFIXES = (".conf", ".yaml", ".yml")
 _MOST_S = 1e6
 _SHOWN_JOBS = 3
-_MODES = ("steps", "shares")
 
 _EXAMPLES = f"""\
 examples:
@@ -95,7 +95,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     run.add_argument(
         "--seeds", default="0:3", metavar="A:B", help="of places, routes and noise (default 0:3)"
     )
-    run.add_argument("--mode", choices=_MODES, default="steps", help="(default steps)")
+    run.add_argument("--mode", choices=MODES, default="steps", help="(default steps)")
     run.add_argument("--duration", default="60", metavar="S", help="simulated seconds at most (default 60)")
     run.add_argument("--step-us", metavar="US", help="of the mode steps (default: by the network)")
     add_output(command)

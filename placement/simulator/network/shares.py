@@ -37,10 +37,7 @@ from placement.simulator.network.max_min import (
 from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
 from placement.simulator.network.shares_loop import advance
 from placement.simulator.network.topology import Network
-from placement.simulator.network.traffic import IterationStep, NetworkJob
-
-Routes = Sequence[Sequence[Sequence[int]]]
-"""For each job, for each of its messages in order of steps: the numbers of the links on its way."""
+from placement.simulator.network.traffic import IterationStep, NetworkJob, Routes
 
 EXPONENTS: Mapping[Control, float] = {
     Control.RENO: 1.0,
@@ -217,16 +214,14 @@ def _check(network: Network, jobs: Sequence[NetworkJob], routes: Routes) -> None
     if len(routes) != len(jobs):
         raise UsageError(f"routes: expected those of {len(jobs)} jobs, got {len(routes)}")
     for job, of_job in zip(jobs, routes, strict=True):
-        count = sum(len(step.messages) for step in job.traffic.steps)
+        count = len(job.traffic.messages)
         if len(of_job) != count:
             raise UsageError(f"routes of job {job.name}: expected {count}, one a message, got {len(of_job)}")
         if any(not 0 <= step.compute_ns * _PS <= _DAY_PS for step in job.traffic.steps):
             raise UsageError(
                 f"job {job.name}: compute_ns: expected at least 0 and at most a day in each step"
             )
-        if any(
-            not 0 <= message.size_bytes < math.inf for step in job.traffic.steps for message in step.messages
-        ):
+        if any(not 0 <= message.size_bytes < math.inf for message in job.traffic.messages):
             raise UsageError(f"job {job.name}: size_bytes: expected at least 0 and finite in each message")
         if not 0 <= job.start_ns * _PS <= _FAR_PS or job.noise_ns < 0:
             raise UsageError(

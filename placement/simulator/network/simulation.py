@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mltcp.core.errors import UsageError, shown
 from placement.simulator.network.outcome import JobCourse, LinkUse, NetworkOutcome
 from placement.simulator.network.topology import Network
-from placement.simulator.network.traffic import NetworkJob
+from placement.simulator.network.traffic import NetworkJob, Routes
 
 MODES = ("steps", "shares")
 _ALONE_ITERATIONS = 3
@@ -44,7 +44,7 @@ class SimulationSettings:
             raise UsageError(f"step_ns: expected above 0, got {self.step_ns}")
 
 
-def default_step_ns(network: Network, routes: Sequence[Sequence[Sequence[int]]]) -> int:
+def default_step_ns(network: Network, routes: Routes) -> int:
     """A quarter of the shortest round trip, but no more than lets a queue grow by 32 kB; 0.5 to 20 us."""
     ways = [way for ways in routes for way in ways if way]
     if not ways:
@@ -58,7 +58,7 @@ def default_step_ns(network: Network, routes: Sequence[Sequence[Sequence[int]]])
 def simulate(
     network: Network,
     jobs: Sequence[NetworkJob],
-    routes: Sequence[Sequence[Sequence[int]]],
+    routes: Routes,
     settings: SimulationSettings,
 ) -> NetworkOutcome:
     """Run the jobs until all have ended, or for `duration_ns`.
@@ -66,7 +66,7 @@ def simulate(
     Args:
         network: its hosts and links.
         jobs: with different names.
-        routes: for each job and each of its messages, in the order of its steps, the numbers of the links.
+        routes: of their messages.
         settings: of the simulation.
 
     Raises:
@@ -84,7 +84,7 @@ def simulate(
 def run_steps(
     network: Network,
     jobs: Sequence[NetworkJob],
-    routes: Sequence[Sequence[Sequence[int]]],
+    routes: Routes,
     settings: SimulationSettings,
 ) -> NetworkOutcome:
     """The mode `steps`; see `simulate`."""
@@ -110,7 +110,7 @@ def _alone_ns(
 def _run(
     network: Network,
     jobs: Sequence[NetworkJob],
-    routes: Sequence[Sequence[Sequence[int]]],
+    routes: Routes,
     settings: SimulationSettings,
     step_ns: int,
     alone_ns: Sequence[float],

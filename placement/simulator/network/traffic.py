@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placement.simulator.network.laws.network_law import NetworkLaw
@@ -35,6 +36,11 @@ class Traffic:
 
     workers: int
     steps: tuple[IterationStep, ...]
+
+    @property
+    def messages(self) -> list[Message]:
+        """All messages, in the order of the steps."""
+        return [message for step in self.steps for message in step.messages]
 
 
 @dataclass(frozen=True)
@@ -72,3 +78,7 @@ class NetworkJob:
             found.append(counted[host])
             counted[host] += 1
         return tuple(found)
+
+
+Routes = Sequence[Sequence[Sequence[int]]]
+"""For each job and each of its messages, in the order of its steps: the numbers of its links; none within a host."""

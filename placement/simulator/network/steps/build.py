@@ -25,21 +25,13 @@ from placement.simulator.network.steps.records import (
     StepState,
 )
 from placement.simulator.network.topology import Network
-from placement.simulator.network.traffic import Message, NetworkJob
-
-Routes = Sequence[Sequence[Sequence[int]]]
-"""For each job and each of its messages, in the order of its steps: the numbers of its links; none within a host."""
+from placement.simulator.network.traffic import NetworkJob, Routes
 
 _MOST_ITERATIONS = 50_000_000
 _BPS = 1.25e-10  # bytes a nanosecond
 
 _Way = tuple[int, ...]
 _Connection = tuple[int, int, int, int]
-
-
-def messages_of(job: NetworkJob) -> list[Message]:
-    """All messages of an iteration, in the order of its steps."""
-    return [message for step in job.traffic.steps for message in step.messages]
 
 
 def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: int) -> StepState:
@@ -95,7 +87,7 @@ def _checked_ways(network: Network, jobs: Sequence[NetworkJob], routes: Routes) 
 
 
 def _ways_of(network: Network, job: NetworkJob, ways: Sequence[Sequence[int]]) -> list[_Way]:
-    messages = messages_of(job)
+    messages = job.traffic.messages
     if len(job.hosts) != job.traffic.workers:
         raise UsageError(f"{job.name}: hosts: expected {job.traffic.workers}, got {len(job.hosts)}")
     if any(not 0 <= host < len(network.hosts) for host in job.hosts):
@@ -154,7 +146,7 @@ def _connections(jobs: Sequence[NetworkJob], ways: Sequence[Sequence[_Way]]) -> 
     """The way of each connection (job, source, target, number) that uses a link."""
     found: dict[_Connection, _Way] = {}
     for number, job in enumerate(jobs):
-        for message, way in zip(messages_of(job), ways[number], strict=True):
+        for message, way in zip(job.traffic.messages, ways[number], strict=True):
             if not way:
                 continue
             key = (number, message.source, message.target, message.connection)
@@ -203,7 +195,7 @@ def _jobs(
         raise UsageError(f"iterations: expected at most {_MOST_ITERATIONS} in all, got {total}")
     records = np.zeros(len(jobs), JOB)
     steps = np.zeros(sum(len(job.traffic.steps) for job in jobs), STEP)
-    messages = np.zeros(sum(len(messages_of(job)) for job in jobs), MESSAGE)
+    messages = np.zeros(sum(len(job.traffic.messages) for job in jobs), MESSAGE)
     nexts: list[int] = []
     row = step = message = 0
     for number, job in enumerate(jobs):

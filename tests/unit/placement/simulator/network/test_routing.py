@@ -27,10 +27,6 @@ def names(network, route):
     return [network.links[link].name for link in route]
 
 
-def messages(job):
-    return [message for step in job.traffic.steps for message in step.messages]
-
-
 @given(
     st.sampled_from(
         [
@@ -52,7 +48,7 @@ def test_routes_connect_and_are_shortest(name, data):
     job = job_of(hosts)
     seed = data.draw(st.integers(0, 5))
     found = routes(network, job, seed)
-    for message, route in zip(messages(job), found, strict=True):
+    for message, route in zip(job.traffic.messages, found, strict=True):
         source, target = (network.hosts[job.hosts[worker]] for worker in (message.source, message.target))
         links = [network.links[link] for link in route]
         ends = [source, *(link.target for link in links)]
@@ -105,7 +101,7 @@ def test_rails_need_no_spine_within_a_pod_and_the_message_arrives_at_its_gpu():
     job = job_of([0, 1, 2], slots=(1, 3, 2))
     found = {
         (message.source, message.target): names(network, route)
-        for message, route in zip(messages(job), routes(network, job), strict=True)
+        for message, route in zip(job.traffic.messages, routes(network, job), strict=True)
     }
     assert found[0, 1] == ["h0->rail0.3", "rail0.3->h1"]
     assert found[1, 0] == ["h1->rail0.1", "rail0.1->h0"]
@@ -115,7 +111,7 @@ def test_rails_need_no_spine_within_a_pod_and_the_message_arrives_at_its_gpu():
 def test_a_gpu_sends_by_its_own_nic():
     network = network_named("leaf-spine:2x1,gpus=4,nics=2")
     job = job_of([0] * 4 + [1] * 4)
-    for message, route in zip(messages(job), routes(network, job), strict=True):
+    for message, route in zip(job.traffic.messages, routes(network, job), strict=True):
         if route:
             assert [network.links[link].lane for link in route[:: len(route) - 1]] == [
                 message.source % 2,
