@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import HIGHEST_BPS, LARGEST_BYTES, check_number
 
+CLASSES = 8
+"""Traffic classes of a port, numbered from 0, as the priorities of IEEE 802.1Q."""
+
 _LONGEST_DELAY_NS = 10**9
 
 
@@ -52,6 +55,25 @@ class Pause:
 
 
 @dataclass(frozen=True)
+class ClassQueues:
+    """A port with a queue for each traffic class, which has the link's buffer, marking and pause for itself.
+
+    Attributes:
+        weights: of the classes, from class 0 on; empty: strict priorities, the highest class with packets first.
+
+    Raises UsageError for values out of range.
+    """
+
+    weights: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.weights and len(self.weights) != CLASSES:
+            raise UsageError(f"class queues: weights: expected {CLASSES} or none, got {len(self.weights)}")
+        for weight in self.weights:
+            check_number(weight, field="class queues: weights", lowest=1e-3, highest=1e6)
+
+
+@dataclass(frozen=True)
 class NetworkLink:
     """One direction of a cable, with the queue of the port that sends.
 
@@ -62,6 +84,7 @@ class NetworkLink:
         buffer_bytes: a packet that finds so much is dropped; infinite on a network that pauses.
         marking: None: it marks nothing.
         pause: None: it pauses nobody.
+        classes: None: it ignores traffic classes, and has one queue.
         lane: tells parallel links between the same two apart.
 
     Raises:
@@ -75,6 +98,7 @@ class NetworkLink:
     buffer_bytes: float = math.inf
     marking: Marking | None = None
     pause: Pause | None = None
+    classes: ClassQueues | None = None
     lane: int = 0
 
     def __post_init__(self) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+from mltcp.core.errors import UsageError, shown
 from placement.simulator.network.laws.network_law import NetworkLaw
+from placement.simulator.network.topology import CLASSES
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,29 @@ class Traffic:
 
 
 @dataclass(frozen=True)
+class RemainingClass:
+    """The traffic class of a message, chosen when it begins to be sent: the less its iteration has left, the higher.
+
+    What is left is that of the message's connection in this iteration, as time at the rate of its slowest link. Less
+    than the first bound is class 7, less than the second class 6, and so on.
+
+    Attributes:
+        bounds_ns: 1 to 7, rising.
+
+    Raises UsageError for bounds that do not rise.
+    """
+
+    bounds_ns: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        rises = all(before < after for before, after in pairwise((0, *self.bounds_ns)))
+        if not 0 < len(self.bounds_ns) < CLASSES or not rises:
+            raise UsageError(
+                f"class: expected 1 to {CLASSES - 1} rising bounds above 0, got {shown(self.bounds_ns)}"
+            )
+
+
+@dataclass(frozen=True)
 class NetworkJob:
     """A job in a network.
 
@@ -55,6 +81,7 @@ class NetworkJob:
         iterations: after which it ends.
         start_ns: when the first one begins.
         noise_ns: standard deviation of the computing of an iteration; 0: none.
+        traffic_class: of its messages, 0 to 7, at links with queues for classes; 7 goes first.
         slots: the GPU of its host that each worker has, which decides its NIC; empty: counted from 0 on each host.
     """
 
@@ -65,7 +92,12 @@ class NetworkJob:
     iterations: int
     start_ns: int = 0
     noise_ns: int = 0
+    traffic_class: int | RemainingClass = 0
     slots: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.traffic_class, RemainingClass) and not 0 <= self.traffic_class < CLASSES:
+            raise UsageError(f"job {self.name}: class: expected 0 to {CLASSES - 1}, got {self.traffic_class}")
 
     @property
     def gpus(self) -> tuple[int, ...]:
