@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn, TypeVar
 
@@ -429,6 +430,7 @@ async def _is_cancelled(context: _Context) -> bool:
     return context.cancelled()
 
 
+@cache
 def _version() -> str:
     try:
         return version("mltcp")
