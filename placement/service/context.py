@@ -176,8 +176,10 @@ class ServiceContext:
         return "; ".join(text for text in found if text)
 
     def status(self, job_id: str, attached: bool = False, slowed_by: str = "") -> pb.JobStatus:
-        """The status message of a job, with what is seen of it."""
+        """The status message of a job, with what is seen of it; not to be changed."""
         job = self.registry.jobs[job_id]
+        if not (job.placed or attached):  # as are most of very many jobs, in every status of the service
+            return job.message
         message = pb.JobStatus()
         message.CopyFrom(job.message)
         message.places.extend(self.registry.places(job))

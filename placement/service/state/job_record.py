@@ -11,6 +11,7 @@ from mltcp.core.demand import Demand
 from placement.policies.slot_pool import SlotRequest
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError
+from placement.service.protocol.pages import shorten_status
 
 UNPROFILED_NS = 1_000_000_000
 """The assumed iteration time of a job without a profile, used to rank jobs and GPUs by work."""
@@ -74,15 +75,16 @@ class JobRecord:
 
     @cached_property
     def message(self) -> pb.JobStatus:
-        """What its status says of it, without values of environment variables, which may be secret; to be copied.
+        """Its status but for what is seen of it, without values of environment variables, which may be secret.
 
-        It is kept: those who ask for the status of all jobs ask often, and few jobs have changed.
+        Not to be changed. It is kept: those who ask for the status of all jobs ask often, and few jobs have changed.
         """
         message = pb.JobStatus(
             **{name: getattr(self, name) for name in _SHOWN}, state=self.state_name, job=self.spec
         )
         for name in self.spec.environment:
             message.job.environment[name] = ""
+        shorten_status(message)
         return message
 
     @property
