@@ -6,6 +6,7 @@ import errno
 import struct
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -114,7 +115,8 @@ class JobEntries:
         for number, job in classed:
             acts = replace(job.acts, class_bounds_s=bounds_between(known, job.acts.classes))
             if not _nearly_equal(acts.class_bounds_us, job.acts.class_bounds_us):
-                self.change(number, action=acts)
+                with suppress(BpfError):  # the job may have ended meanwhile
+                    self.change(number, action=acts)
 
     def remove(self, number: int) -> None:
         """Remove a job; flows that it still has go on, each on its own."""
