@@ -208,6 +208,18 @@ static __always_inline __u32 mltcp_decreased(struct sock *sk, __u32 ssthresh)
 	return cwnd - (lost >> 16);
 }
 
+/*
+ * To be called when the state is set, as at each retransmission time-out: a flow whose packets all wait behind others gets
+ * no acknowledgement that could raise its class.
+ */
+static __always_inline void mltcp_state(struct sock *sk, __u8 new_state)
+{
+	struct flow *flow = mltcp_flow_of(sk);
+
+	if (flow && new_state == TCP_CA_Loss)
+		mltcp_classify(sk, flow, true);
+}
+
 /* To be called before the kernel shrinks the window after an idle period. */
 static __always_inline void mltcp_cwnd_restart(struct sock *sk)
 {
@@ -258,24 +270,11 @@ static __always_inline bool mltcp_tx_start(struct sock *sk)
 	return false;
 }
 
-/* Give a flow the next higher class whose packets all waited or were lost: no acknowledgement will. */
-static __always_inline void mltcp_timed_out(struct sock *sk)
-{
-	struct flow *flow = mltcp_flow_of(sk);
-
-	if (!flow)
-		return;
-	flow->raise_ms = tcp_sk(sk)->tcp_mstamp / 1000;
-	mltcp_classify(sk, flow, true);
-}
-
 /* To be called on every congestion window event; returns what mltcp_tx_start() does. */
 static __always_inline bool mltcp_event(struct sock *sk, enum tcp_ca_event event)
 {
 	if (event == CA_EVENT(CWND_RESTART))
 		mltcp_cwnd_restart(sk);
-	if (event == CA_EVENT(LOSS))
-		mltcp_timed_out(sk);
 #ifndef TX_START_HOOK
 	if (event == CA_EVENT(TX_START))
 		return mltcp_tx_start(sk);

@@ -6,9 +6,9 @@ import struct
 import termios
 import threading
 import time
+from contextlib import suppress
 
 import pytest
-from scapy.layers.inet import IP, TCP
 
 from bench.lab.lab import Lab
 from bench.lab.link import Link
@@ -22,10 +22,10 @@ from tests.lab.test_lab import ETH_P_IP, PATIENCE_S, connection, packet_socket
 
 pytestmark = pytest.mark.lab
 
-TOTAL, LAST = 500_000, 5_000  # bytes of an iteration, and of its second burst
-# The first burst takes 40 ms or more at the rate of the link, and the second one a hundredth of that.
+TOTAL, LAST = 500_000, 1_000  # bytes of an iteration, and of its second burst
+# The first burst takes 40 ms or more at the rate of the link, and the second one a five-hundredth of that.
 RATE_BPS, BOUNDS_S = 100_000_000, (0.02, 1000.0)
-GAP_NS = 300_000_000
+GAP_NS = 800_000_000  # longer than a busy machine pauses
 CLASSES = 4
 SECOND, HIGHEST = 2 << 5, 3 << 5
 CS7 = 7 << 5
@@ -42,20 +42,26 @@ class Watch:
     def _read(self):
         while True:
             try:
-                packet = IP(self._sock.recv(65535)[14:])
+                packet = self._sock.recv(65535)[14:]
             except OSError:
                 return
-            size = packet.len - 4 * packet.ihl - 4 * packet[TCP].dataofs if TCP in packet else 0
+            tos, length, protocol = packet[1], int.from_bytes(packet[2:4]), packet[9]
+            header = 4 * (packet[0] & 15)
+            size = length - header - 4 * (packet[header + 12] >> 4) if protocol == socket.IPPROTO_TCP else 0
             with self._enough:
-                self._seen += [(packet.tos & ~3, size)] if size else []
+                self._seen += [(tos & ~3, size)] if size else []
                 self._enough.notify()
 
     def take(self, size):
         """The type of service of each packet of the next `size` bytes."""
         with self._enough:
             assert self._enough.wait_for(lambda: sum(each for _, each in self._seen) >= size, PATIENCE_S)
-            taken, self._seen = self._seen, []
-        return [tos for tos, _ in taken]
+            taken = []
+            while size > 0:
+                tos, length = self._seen.pop(0)
+                taken.append(tos)
+                size -= length
+        return taken
 
 
 def send(sock, size, change=None):
@@ -71,8 +77,9 @@ def send(sock, size, change=None):
 
 
 def drain(sock):
-    while sock.recv(1 << 18):
-        pass
+    with suppress(OSError):  # closed
+        while sock.recv(1 << 18):
+            pass
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +100,10 @@ def test_a_burst_says_the_class_of_what_remains_whatever_its_program_says(contro
     ):
         at_receiver.setsockopt(socket.SOL_SOCKET, 33, 1 << 24)  # SO_RCVBUFFORCE
         watch = Watch(at_receiver)
-        one, other = connection(lab, "j0r0", "j0r1", name.encode())
+        one, other = connection(lab, "j0r0", "j0r1")
         with one, other, controls.shared_map("mltcp_tags") as tags:
             tags.update(struct.pack("=i", one.fileno()), struct.pack("=II", number, 0))
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
             threading.Thread(target=drain, args=(other,), daemon=True).start()
 
             def raise_itself():
@@ -103,22 +111,22 @@ def test_a_burst_says_the_class_of_what_remains_whatever_its_program_says(contro
 
             bursts = []
             for change in (None, None, raise_itself):
-                time.sleep(2 * GAP_NS / 1e9)  # computing
+                time.sleep(1.5 * GAP_NS / 1e9)  # computing
                 send(one, TOTAL - LAST, change)
-                bursts.append(watch.take(TOTAL - LAST))
                 send(one, LAST)
-                bursts.append(watch.take(LAST))
                 said = one.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) & ~3
+                bursts += [watch.take(TOTAL - LAST), watch.take(LAST)]
             with controls.job_entries() as entries:
                 entries.set_class_bounds()
                 known = entries.get(number)
             one.shutdown(socket.SHUT_WR)
         unknown, unknown_end, first, last, disobedient, _ = bursts
         assert set(unknown) == set(unknown_end) == {0}, "nothing is known in the first iteration"
-        assert set(first) == {SECOND}
+        assert (first[0], *set(first[1:]) - {HIGHEST}) == (SECOND, SECOND), "where it takes long it is raised"
         assert set(last) == {HIGHEST}
         assert said == HIGHEST, "what it acknowledges meanwhile goes first"
-        assert (disobedient[0], disobedient[-1]) == (SECOND, SECOND)
+        assert disobedient[0] == SECOND
+        assert disobedient[-1] in (SECOND, HIGHEST)
         assert known.acts.class_bounds_s == pytest.approx(
             bounds_between([known.sending_s], CLASSES), abs=1e-6
         )
