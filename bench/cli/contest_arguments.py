@@ -19,7 +19,7 @@ from bench.lab.bottleneck import MARKERS, VIRTUAL_QUEUE
 from bench.lab.link import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, Link
 from bench.workloads.job import TrainingOptions, Work, parse_perturbation
 from bench.workloads.profile import Profile, Scale, default_fraction, fit, load
-from mltcp.core.errors import NotAvailableError, UsageError
+from mltcp.core.errors import NotAvailableError, UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import parse_rate_bps, parse_size_bytes
@@ -72,6 +72,13 @@ def add_link(command: argparse.ArgumentParser) -> None:
         "--ecn", default="40kb", help="queue above which packets are marked, or `none` (default %(default)s)"
     )
     option(command, "--mtu", 1500, "in bytes")
+    option(
+        command,
+        "--classes",
+        1,
+        "queues of the bottleneck, strict priorities by the class selector of DSCP; 1 ignores it",
+        "N",
+    )
 
 
 def add_measurement(command: argparse.ArgumentParser) -> None:
@@ -175,7 +182,15 @@ def link_of(options: argparse.Namespace) -> Link:
     """The bottleneck that the arguments describe."""
     ecn = None if options.ecn == "none" else _size("ecn", options.ecn)
     rate_bps = parse_rate_bps(options.rate, field="--rate", lowest=MIN_RATE_BPS, highest=MAX_RATE_BPS)
-    return Link(rate_bps, _size("queue", options.queue), ecn, options.mtu)
+    return Link(rate_bps, _size("queue", options.queue), ecn, options.mtu, classes=options.classes)
+
+
+def whole_numbers(text: str, field: str) -> list[int]:
+    """Numbers separated by commas. Raises UsageError: one is none."""
+    try:
+        return [int(part) for part in text.split(",") if part]
+    except ValueError:
+        raise UsageError(f"{field}: expected whole numbers such as 2,4, got {shown(text)}") from None
 
 
 def _works(names: Sequence[str], link: Link, options: argparse.Namespace) -> tuple[list[Work], Scale]:

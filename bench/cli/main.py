@@ -36,6 +36,10 @@ SUBCOMMANDS = tuple(
             "measure how much jobs on shared hosts slow each other down, for the scheduling policies",
         ),
         (
+            "bound",
+            "how much of the contention on a link could be taken away: ideal rules, and an optimum by search",
+        ),
+        (
             "contention",
             "measure all-reduces that share a link, for the contention model of the placement policies",
         ),

@@ -8,13 +8,12 @@ import re
 from datetime import date
 from pathlib import Path
 
-from bench.cli.contest_arguments import add_link, link_of
+from bench.cli.contest_arguments import add_link, link_of, whole_numbers
 from bench.compare.approach import parse_policy
 from bench.sensitivity.measure import measured
 from bench.sensitivity.plan import SensitivityPlan, SensitivityPoint, layouts_of
 from bench.sensitivity.report import document, print_report
 from bench.sensitivity.result import table_of, write_table
-from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from mltcp.core.subcommands import add_command
@@ -91,7 +90,7 @@ def plan_of(options: argparse.Namespace) -> SensitivityPlan:
     table = published_table()
     models = [name for name in options.models.split(",") if name]
     return SensitivityPlan(
-        layouts_of(table, models, _whole_numbers(options.gpus)),
+        layouts_of(table, models, whole_numbers(options.gpus, "--gpus")),
         table,
         tuple(parse_names(options.policies, lambda name: parse_policy(name, "cubic"))),
         link_of(options),
@@ -101,10 +100,3 @@ def plan_of(options: argparse.Namespace) -> SensitivityPlan:
         options.repeat,
         options.seed,
     )
-
-
-def _whole_numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",") if part]
-    except ValueError:
-        raise UsageError(f"--gpus: expected whole numbers such as 2,4, got {shown(text)}") from None

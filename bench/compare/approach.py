@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from bench.compare.results.runs import FAIR, ISOLATED
 from bench.lab.programs import Pacing
 from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
+from mltcp.control.traffic_classes import CLASSES
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import CASSINI, Vocabulary, parse_names, split_name
 from mltcp.core.quantities import parse_number
@@ -50,7 +51,7 @@ def parse_policy(text: str, isolated_control: str) -> Policy:
     """The policy of this name: a congestion control, ``isolated``, or one of ours with modifiers.
 
     Modifiers follow an ``@`` and are separated by colons: a shape of F, or one of ``start=``, ``decrease=``,
-    ``increase=``, ``reference=``, ``slope=``, ``intercept=``; for example ``mltcp_reno@quadratic`` or
+    ``increase=``, ``reference=``, ``slope=``, ``intercept=``, ``classes=``; for example ``mltcp_reno@quadratic`` or
     ``mltcp_dctcp@start=keep:slope=3.5``. Paced policies accept ``base=CONTROL``, ``interval=SECONDS``, ``by=socket``
     (without a daemon), the modifiers of F, and the constants of the rate law by their names.
 
@@ -110,6 +111,7 @@ def _modified(law: KernelJob, modifier: str, text: str) -> KernelJob:
         "decrease": lambda: replace(law, action=replace(law.acts, decrease=number())),
         "increase": lambda: replace(law, action=replace(law.acts, increase=number())),
         "reference": lambda: replace(law, action=replace(law.acts, reference_s=number())),
+        "classes": lambda: replace(law, action=replace(law.acts, classes=_classes(number(), text))),
         "slope": lambda: replace(law, aggressiveness=replace(f, slope=number())),
         "intercept": lambda: replace(law, aggressiveness=replace(f, intercept=number())),
     }
@@ -125,6 +127,14 @@ def _start(value: str, text: str) -> Start:
     except KeyError:
         starts = ", ".join(start.name.lower() for start in Start)
         raise UsageError(f"policy {text!r}: start: expected {starts}, got {value!r}") from None
+
+
+def _classes(value: float, text: str) -> int:
+    if value not in range(2, CLASSES + 1):
+        raise UsageError(
+            f"policy {text!r}: classes: expected a whole number from 2 to {CLASSES}, got {value:g}"
+        )
+    return int(value)
 
 
 SCHEDULER_NAMES = Vocabulary("scheduler", ("themis", "pollux", *placement_names("[-K]")))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from bench.compare.approach import Approach, Policy
@@ -27,21 +28,45 @@ from mltcp.ebpf.congestion_controls import CONTROLS, Controls
 from mltcp.ebpf.jobs import attached
 
 _LAST_SOCKETS_S = 3.0
+_BOUNDS_PERIOD_S = 0.2
 
 
 @contextmanager
 def loaded_controls(policies: Sequence[Policy]) -> Iterator[Controls]:
     """Load the congestion controls that the policies need, and unload at the end those that were not there before.
 
-    A control that another program has begun to use meanwhile stays.
+    A control that another program has begun to use meanwhile stays. Traffic classes
+    follow the jobs that send.
     """
     controls = Controls()
     needed = list(dict.fromkeys(policy.control for policy in policies if policy.control in CONTROLS))
     fresh = controls.load(needed)
     try:
-        yield controls
+        with (
+            _class_bounds_kept(controls) if any(each.law.acts.classes for each in policies) else nullcontext()
+        ):
+            yield controls
     finally:
         _unload_unused(controls, fresh)
+
+
+@contextmanager
+def _class_bounds_kept(controls: Controls) -> Iterator[None]:
+    """Let the bounds of traffic classes follow the jobs that send, as a daemon does on its host."""
+    ended = threading.Event()
+
+    def keep() -> None:
+        with controls.job_entries() as entries:
+            while not ended.wait(_BOUNDS_PERIOD_S):
+                entries.set_class_bounds()
+
+    thread = threading.Thread(target=keep, name="class bounds", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def run_group(

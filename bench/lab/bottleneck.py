@@ -104,6 +104,9 @@ TBF_MAX_BYTES_PER_S = 2**32 - 1
 _ROOT, _ONLY_CLASS, _LEAF = 0x10000, 0x10001, 0x20000
 # A packet whose priority is the number of a class goes there: the classifier at the entry says so.
 ACK_CLASS, _DATA_CLASS, _ACK_LEAF = 0x10002, 0x10003, 0x30000
+FIRST_CLASS, _FIRST_LEAF = 0x10010, 0x400000
+"""The queue of traffic class 0, which the others follow."""
+_Leaves = tuple[tuple[int, int], ...]  # classes of the shaper that hold data, and the handles of their queues
 # Acknowledgements are served first up to the whole rate: one part in so many is all that data are sure of, and they
 # borrow what is left.
 _PARTS_FOR_DATA = 1000
@@ -128,14 +131,18 @@ def install_shaper(route: Any, index: int, link: Link, kernel_marks: bool) -> No
 
     With ``kernel_marks``, the queue is an ``fq_codel`` that marks by its ``ce_threshold``.
     """
-    if link.acks_first:
-        parent = _install_acks_first(route, index, link)
+    leaves: _Leaves = ((_ONLY_CLASS, _LEAF),)
+    if link.classes > 1:
+        leaves = _install_classes(route, index, link)
+    elif link.acks_first:
+        leaves = _install_acks_first(route, index, link)
     elif link.rate_bytes_per_s <= TBF_MAX_BYTES_PER_S:
-        parent = _install_tbf(route, index, link)
+        _install_tbf(route, index, link)
     else:
-        parent = _install_htb(route, index, link)
+        _install_htb(route, index, link)
     if kernel_marks and link.ecn_threshold_bytes is not None:
-        _install_fq_codel(route, index, parent, link)
+        for parent, leaf in leaves:
+            _install_fq_codel(route, index, parent, leaf, link)
 
 
 def queue_statistics(route: Any, index: int) -> QueueStatistics:
@@ -146,11 +153,11 @@ def queue_statistics(route: Any, index: int) -> QueueStatistics:
         if qdisc["handle"] == _ROOT:
             drops = counted.get_attr("TCA_STATS_QUEUE")["drops"]
         elif qdisc.get_attr("TCA_KIND") == "fq_codel":
-            marks = counted.get_attr("TCA_STATS_APP")["ce_mark"]
+            marks += counted.get_attr("TCA_STATS_APP")["ce_mark"]
     return QueueStatistics(drops, marks)
 
 
-def _install_tbf(route: Any, index: int, link: Link) -> int:
+def _install_tbf(route: Any, index: int, link: Link) -> None:
     route.tc(
         "add",
         "tbf",
@@ -160,17 +167,15 @@ def _install_tbf(route: Any, index: int, link: Link) -> int:
         burst=link.burst_bytes,
         limit=link.queue_bytes,
     )
-    return _ONLY_CLASS
 
 
-def _install_htb(route: Any, index: int, link: Link) -> int:
+def _install_htb(route: Any, index: int, link: Link) -> None:
     route.tc("add", "htb", index=index, handle=_ROOT, default=_ONLY_CLASS & 0xFFFF)
     _add_class(route, index, link, _ONLY_CLASS, _ROOT)
     route.tc("add", "bfifo", index=index, handle=_LEAF, parent=_ONLY_CLASS, limit=link.queue_bytes)
-    return _ONLY_CLASS
 
 
-def _install_acks_first(route: Any, index: int, link: Link) -> int:
+def _install_acks_first(route: Any, index: int, link: Link) -> _Leaves:
     route.tc("add", "htb", index=index, handle=_ROOT, default=_DATA_CLASS & 0xFFFF)
     _add_class(route, index, link, _ONLY_CLASS, _ROOT)
     _add_class(route, index, link, ACK_CLASS, _ONLY_CLASS, prio=0)
@@ -178,7 +183,20 @@ def _install_acks_first(route: Any, index: int, link: Link) -> int:
     _add_class(route, index, link, _DATA_CLASS, _ONLY_CLASS, prio=1, rate=share, ceil=link.rate_bytes_per_s)
     for leaf, parent in ((_LEAF, _DATA_CLASS), (_ACK_LEAF, ACK_CLASS)):
         route.tc("add", "bfifo", index=index, handle=leaf, parent=parent, limit=link.queue_bytes)
-    return _DATA_CLASS
+    return ((_DATA_CLASS, _LEAF),)
+
+
+def _install_classes(route: Any, index: int, link: Link) -> _Leaves:
+    """A queue for each traffic class; what a class below is sure of, HTB cannot be without."""
+    route.tc("add", "htb", index=index, handle=_ROOT, default=FIRST_CLASS & 0xFFFF)
+    _add_class(route, index, link, _ONLY_CLASS, _ROOT)
+    share = max(1, link.rate_bytes_per_s // _PARTS_FOR_DATA)
+    leaves = tuple((FIRST_CLASS + number, _FIRST_LEAF + (number << 16)) for number in range(link.classes))
+    for number, (queue, leaf) in enumerate(leaves):
+        prio = link.classes - 1 - number
+        _add_class(route, index, link, queue, _ONLY_CLASS, prio=prio, rate=share, ceil=link.rate_bytes_per_s)
+        route.tc("add", "bfifo", index=index, handle=leaf, parent=queue, limit=link.queue_bytes)
+    return leaves
 
 
 def _add_class(route: Any, index: int, link: Link, handle: int, parent: int, **options: int) -> None:
@@ -191,14 +209,14 @@ def _add_class(route: Any, index: int, link: Link, handle: int, parent: int, **o
     route.tc("add-class", "htb", index=index, handle=handle, parent=parent, **(settings | options))
 
 
-def _install_fq_codel(route: Any, index: int, parent: int, link: Link) -> None:
-    """Add one queue for all flows, as in a switch; CoDel's own target is never reached, so that it only marks."""
+def _install_fq_codel(route: Any, index: int, parent: int, handle: int, link: Link) -> None:
+    """Add one queue for all flows of a class, as in a switch; CoDel's own target is never reached: it only marks."""
     threshold = link.ecn_threshold_bytes or 0
     route.tc(
         "replace",
         "fq_codel",
         index=index,
-        handle=_LEAF,
+        handle=handle,
         parent=parent,
         fqc_flows=1,
         fqc_limit=max(1, link.queue_bytes // link.frame_bytes),
@@ -261,7 +279,7 @@ _ALL_BINS_BYTES = MAX_JOBS * BINS * BIN_BYTES
 
 _SOURCE = Path(__file__).with_name("virtual_queue.bpf.c")
 _ONLY = struct.pack("=I", 0)
-_CONFIG = struct.Struct("=6Q")
+_CONFIG = struct.Struct("=8Q")
 _COUNTERS = struct.Struct("=4Q")
 _INGRESS, _EGRESS = 0xFFFF_FFF2, 0xFFFF_FFF3  # TC_H_MIN_INGRESS and _EGRESS of clsact
 
@@ -367,10 +385,17 @@ def configuration(link: Link, epoch_ns: int, kernel_marks: bool) -> bytes:
     """``struct config`` of virtual_queue.bpf.c for a link; queues in 1e-9 bytes."""
     threshold_bytes = 0 if kernel_marks else link.ecn_threshold_bytes or 0
     room_nanobytes = (link.queue_bytes + link.burst_bytes) * NANO
-    drain_ns = -(-room_nanobytes // link.rate_bytes_per_s)
+    drain_ns = -(-room_nanobytes * link.classes // link.rate_bytes_per_s)
     ack_class = ACK_CLASS if link.acks_first else 0
     return _CONFIG.pack(
-        link.rate_bytes_per_s, room_nanobytes, threshold_bytes * NANO, drain_ns, epoch_ns, ack_class
+        link.rate_bytes_per_s,
+        room_nanobytes,
+        threshold_bytes * NANO,
+        drain_ns,
+        epoch_ns,
+        ack_class,
+        link.classes,
+        FIRST_CLASS if link.classes > 1 else 0,
     )
 
 

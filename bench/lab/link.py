@@ -13,6 +13,7 @@ _LARGEST_PACKET_BYTES = (
 MIN_RATE_BPS, MAX_RATE_BPS = 100_000, 100 * 10**9
 MIN_MTU, MAX_MTU = 576, 9216
 MAX_QUEUE_BYTES = 2**30
+MAX_CLASSES = 8
 _BURST_S = 0.0005
 
 
@@ -26,6 +27,7 @@ class Link:
         ecn_threshold_bytes: queue above which ECN-capable packets are marked; None: never.
         mtu: largest IP packet, in bytes.
         acks_first: whether acknowledgements without data overtake data in the queue.
+        classes: queues, of which the highest traffic class that has packets is sent first; 1: one, which ignores DSCP.
         offloads: whether segmentation offloads stay on, so that packets of up to 64 KB are sent, queued and dropped.
 
     Raises:
@@ -38,11 +40,15 @@ class Link:
     mtu: int = 1500
     acks_first: bool = False
     offloads: bool = False
+    classes: int = 1
 
     def __post_init__(self) -> None:
         _check_range("link.rate_bps", self.rate_bps, MIN_RATE_BPS, MAX_RATE_BPS, "bit/s")
         _check_range("link.mtu", self.mtu, MIN_MTU, MAX_MTU, "bytes")
         _check_range("link.queue_bytes", self.queue_bytes, self.frame_bytes, MAX_QUEUE_BYTES, "bytes")
+        _check_range("link.classes", self.classes, 1, MAX_CLASSES, "queues")
+        if self.classes > 1 and self.acks_first:
+            raise UsageError("link.classes: expected 1 where acknowledgements go first, got both")
         if self.ecn_threshold_bytes is not None:
             _check_range("link.ecn_threshold_bytes", self.ecn_threshold_bytes, 1, self.queue_bytes, "bytes")
 

@@ -5,6 +5,8 @@
  * one that drains at exactly the link's rate: q = max(0, q - elapsed * rate) + length. Whatever is ECN-capable and
  * finds q above the threshold is marked, so that marks need nothing of the kernel but this classifier. Where
  * acknowledgements overtake data, it puts them into their class of the shaper.
+ Where
+ * the link has a queue for each traffic class, so has the model, and the highest one that is not empty drains.
  *
  * at_exit runs at the clsact ingress of the receiving end, behind the shaper. What it counts has been carried: dropped
  * packets are not in it, and no bin holds more than the link can carry.
@@ -23,6 +25,8 @@
 #define BIN_NS 5000000ULL /* bottleneck.BIN_NS */
 #define NETWORK 0x0a4d    /* 10.77, topology.NETWORK */
 #define NANO 1000000000ULL
+#define MAX_CLASSES 8     /* link.MAX_CLASSES */
+#define CLASS_SHIFT 5     /* of the class selector in the type of service, RFC 2474 */
 #define ECN_MASK 3
 #define NOT_ECT 0
 #define CE 3
@@ -34,12 +38,14 @@ struct config {
 	__u64 drain_ns;            /* how long a full queue takes to drain */
 	__u64 epoch_ns;            /* start of the first bin, CLOCK_MONOTONIC; 0: count nothing */
 	__u64 ack_class;           /* the shaper's class for segments without data; 0: they wait as data do */
+	__u64 classes;             /* queues, of which the highest that is not empty is sent first */
+	__u64 first_class;         /* the shaper's class of traffic class 0, before those of the others; 0: it has one queue */
 };
 
 /* In 1e-9 bytes, so that elapsed nanoseconds times bytes per second is exact and no rounding adds up over packets. */
 struct virtual_queue {
 	struct bpf_spin_lock lock;
-	__u64 backlog_nanobytes;
+	__u64 backlog_nanobytes[MAX_CLASSES];
 	__u64 updated_ns;
 };
 
@@ -108,27 +114,41 @@ static int without_data(struct __sk_buff *skb, struct iphdr *header)
 	return bpf_ntohs(header->tot_len) == sizeof(*header) + segment->doff * 4;
 }
 
-/* The queue after this packet, in 1e-9 bytes. */
-static __u64 queue_packet(const struct config *link, __u32 length)
+/* The traffic class of a packet; the highest queue is for all classes above. Without an IPv4 header: 0. */
+static __u32 class_of(const struct config *link, const struct iphdr *header)
+{
+	__u32 class = header ? header->tos >> CLASS_SHIFT : 0;
+
+	if (class >= link->classes)
+		class = link->classes - 1;
+	return class & (MAX_CLASSES - 1);
+}
+
+/* The queue of the packet's class after it, in 1e-9 bytes. What is sent meanwhile is of the highest classes. */
+static __u64 queue_packet(const struct config *link, __u32 length, __u32 class)
 {
 	struct virtual_queue *state = bpf_map_lookup_elem(&queue, &only);
 	__u64 added = length * NANO, now = bpf_ktime_get_ns();
-	__u64 backlog, elapsed, drained;
+	__u64 backlog, elapsed, drained, part;
 
 	if (!state)
 		return 0;
 	/* The shaper's own lock is taken after this program, so that several CPUs may be here at once; draining and
 	 * adding are one step that no single atomic operation makes. */
 	bpf_spin_lock(&state->lock);
-	backlog = state->backlog_nanobytes;
 	/* Having waited for the lock, this CPU may hold a time before the last one's. */
 	elapsed = now > state->updated_ns ? now - state->updated_ns : 0;
-	/* After a pause longer than that the queue is empty, and the product could overflow. */
-	drained = elapsed < link->drain_ns ? elapsed * link->rate_bytes_per_s : backlog;
-	backlog = backlog > drained ? backlog - drained : 0;
+	/* After a pause longer than that all queues are empty, and the product could overflow. */
+	drained = elapsed < link->drain_ns ? elapsed * link->rate_bytes_per_s : ~0ULL;
+	for (int each = MAX_CLASSES - 1; each >= 0; each--) {
+		part = state->backlog_nanobytes[each] < drained ? state->backlog_nanobytes[each] : drained;
+		state->backlog_nanobytes[each] -= part;
+		drained -= part;
+	}
+	backlog = state->backlog_nanobytes[class];
 	if (backlog + added <= link->room_nanobytes)
 		backlog += added;
-	state->backlog_nanobytes = backlog;
+	state->backlog_nanobytes[class] = backlog;
 	if (elapsed)
 		state->updated_ns = now;
 	bpf_spin_unlock(&state->lock);
@@ -147,9 +167,11 @@ int at_entry(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	if (link->ack_class && header && without_data(skb, header))
 		skb->priority = link->ack_class;
+	if (link->first_class)
+		skb->priority = link->first_class + class_of(link, header);
 	if (!link->threshold_nanobytes)
 		return TC_ACT_OK;
-	if (queue_packet(link, skb->len) <= link->threshold_nanobytes || ecn == NOT_ECT || ecn == CE)
+	if (queue_packet(link, skb->len, class_of(link, header)) <= link->threshold_nanobytes || ecn == NOT_ECT || ecn == CE)
 		return TC_ACT_OK;
 	if (bpf_skb_ecn_set_ce(skb) && link->epoch_ns)
 		__sync_fetch_and_add(&sum->marks, 1);

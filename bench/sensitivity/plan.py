@@ -216,9 +216,12 @@ class SensitivityPlan:
     def key(self, point: SensitivityPoint) -> str:
         """The identity of a measurement: equal only if all that determines it is."""
         again = [point.attempt] if point.attempt else []
+        link = asdict(self.link)
+        if link["classes"] == 1:
+            del link["classes"]  # runs are kept that were made before there were any
         conditions = {
             "point": [point.control, point.layouts, point.repeat, point.block, *again],
-            "link": asdict(self.link),
+            "link": link,
             "times": [self.seconds, self.iterations, self.warm_up_s, self.seed],
         }
         return hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:_KEY_DIGITS]

@@ -88,6 +88,7 @@ SEC("struct_ops/cubic_state")
 void BPF_PROG(cubic_state, struct sock *sk, __u8 new_state)
 {
 	cubictcp_state(sk, new_state);
+	mltcp_state(sk, new_state);
 }
 
 SEC("struct_ops/cubic_ssthresh")

@@ -265,6 +265,14 @@ void BPF_PROG(dctcp_state, struct sock *sk, __u8 new_state)
 		dctcp_loss(sk);
 }
 
+SEC("struct_ops/mltcp_dctcp_state")
+void BPF_PROG(mltcp_dctcp_state, struct sock *sk, __u8 new_state)
+{
+	if (new_state == TCP_CA_Recovery)
+		dctcp_loss(sk);
+	mltcp_state(sk, new_state);
+}
+
 SEC("struct_ops/dctcp_ssthresh")
 __u32 BPF_PROG(dctcp_ssthresh, struct sock *sk)
 {
@@ -309,7 +317,7 @@ struct tcp_congestion_ops mltcp_dctcp = {
 	.cwnd_event = (void *)mltcp_dctcp_event,
 	ON_TX_START(mltcp_dctcp_start)
 	.cong_avoid = (void *)mltcp_dctcp_avoid,
-	.set_state = (void *)dctcp_state,
+	.set_state = (void *)mltcp_dctcp_state,
 	.ssthresh = (void *)mltcp_dctcp_ssthr,
 	.undo_cwnd = (void *)dctcp_undo,
 	.flags = TCP_CONG_NEEDS_ECN,

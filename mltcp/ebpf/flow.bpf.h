@@ -29,7 +29,7 @@ struct job {
 	__u32 flows;   /* open connections */
 	__u32 sending; /* of these, the connections that have data in flight */
 	__u32 scale_q16; /* of F, by mltcp_rescale(); 0 before the first iteration */
-	__u32 reserved;
+	__u32 sending_kb; /* the size of the iterations of which sending_ns is the time, in KiB */
 	__u64 sending_ns; /* the time to send an iteration without competition: a minimum that is slowly forgotten */
 	struct law law; /* as the terms had it when a flow of the job last began to send */
 	struct tracker tracker;
@@ -59,7 +59,11 @@ struct flow {
 	__u8 recognised; /* the iterations of its job are known, and its law is in force */
 	__u8 looks;      /* the next round trip tells whether others fill the queue */
 	__u8 began_queued; /* this iteration began while there was a queue */
-	__u8 reserved[3];
+	__u8 highest_class; /* of the job; 0: it leaves packets as they are */
+	__u8 class; /* of the burst */
+	__u8 tos; /* that these programs have set and that says so; 0: none */
+	__u32 raise_ms; /* when the burst gets the next higher class */
+	__u32 patience_ms; /* and how long after that the one above */
 };
 
 struct {
@@ -165,19 +169,24 @@ static __always_inline __u64 mltcp_square_root(__u64 x)
 }
 
 /*
- * Scale F by sqrt(reference / time to send an iteration), so that of two jobs that collide the one with less left to send
- * has the larger F. Without it a small job would always be at the beginning of its iteration, and wait for large ones.
+ * Learn how long an iteration of this size takes to send without competition, and scale F by the root of the reference
+ * over that time, so that of two jobs that collide the one with less left to send has the larger F. Without it a small job
+ * would always be at the beginning of its iteration, and wait for large ones.
  */
-static __always_inline void mltcp_rescale(struct job *job, __u64 took_ns)
+static __always_inline void mltcp_rescale(struct job *job, __u64 took_ns, __u64 total_bytes)
 {
 	__u64 squared;
 
-	if (!job->law.reference_us || !took_ns)
+	if (!took_ns)
 		return;
-	if (!job->sending_ns || took_ns < job->sending_ns)
+	if (!job->sending_ns || took_ns < job->sending_ns ||
+	    !mltcp_are_alike(total_bytes >> 10, job->sending_kb, ALIKE_SHIFT))
 		job->sending_ns = took_ns;
 	else
 		job->sending_ns += (took_ns - job->sending_ns) >> 6;
+	job->sending_kb = total_bytes >> 10;
+	if (!job->law.reference_us)
+		return;
 	squared = (((__u64)job->law.reference_us * 1000) << 32) / job->sending_ns;
 	if (squared > LARGEST_SQUARED_SCALE)
 		squared = LARGEST_SQUARED_SCALE;
@@ -269,6 +278,27 @@ static __always_inline __u64 mltcp_set_factor(struct flow *flow, const struct tr
 	return t->iteration;
 }
 
+/* A burst gets the next higher class after so many times the time that its iteration takes to send: nothing starves. */
+#define PATIENCE 4
+
+/* Choose the class of a burst that begins now, by what is left of the iteration and by how long that has taken already. */
+static __always_inline void mltcp_choose_class(struct flow *flow, const struct job *job, __u64 now)
+{
+	__u64 patience_ms = PATIENCE * job->sending_ns / 1000000 + 1, left_us, raised;
+
+	flow->highest_class = job->law.highest_class;
+	flow->class = 0;
+	flow->patience_ms = 0;
+	if (!flow->highest_class || !job->sending_ns || !mltcp_is_recognised(&job->tracker))
+		return;
+	left_us = ((Q16_ONE - flow->ratio_q16) * (job->sending_ns / 1000)) >> 16;
+	raised = now > job->tracker.start_ns ? (now - job->tracker.start_ns) / 1000000 / patience_ms : 0;
+	flow->patience_ms = patience_ms;
+	flow->raise_ms = job->tracker.start_ns / 1000000 + (raised + 1) * patience_ms;
+	raised += mltcp_traffic_class(&job->law, left_us);
+	flow->class = raised < flow->highest_class ? raised : flow->highest_class;
+}
+
 /* Count the bytes acknowledged since the last call, and set the flow's F. `starts`: the flow begins to send. */
 static __always_inline void mltcp_count(struct sock *sk, struct flow *flow, bool starts)
 {
@@ -299,8 +329,10 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow, bool
 			finished = mltcp_observe(&job->tracker, now, acked, idle, busy, &record);
 			if (finished && record.total_bytes &&
 			    mltcp_are_alike(record.bytes, record.total_bytes, ALIKE_SHIFT))
-				mltcp_rescale(job, record.end_ns - record.start_ns);
+				mltcp_rescale(job, record.end_ns - record.start_ns, record.total_bytes);
 			iteration = mltcp_set_factor(flow, &job->tracker, &job->law, job->scale_q16);
+			if (starts)
+				mltcp_choose_class(flow, job, now);
 			most = job->law.increase_q16;
 			flows = job->flows;
 		}
@@ -310,6 +342,7 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow, bool
 	if (!is_its) {
 		const struct law paper = { SHAPE_LINEAR, 7 * Q16_ONE / 4, Q16_ONE / 4 };
 
+		flow->highest_class = flow->class = 0;
 		tracker = bpf_sk_storage_get(&mltcp_alone, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 		if (!tracker)
 			return;

@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from mltcp.control.traffic_classes import ALIKE, bounds_between
 from mltcp.core.errors import NotAvailableError
-from mltcp.ebpf.layout import KernelJob
+from mltcp.ebpf.layout import KernelJob, Tracker
 from mltcp.ebpf.libbpf import BpfError, BpfMap
 
 MOST_JOBS = 4096
@@ -20,6 +22,7 @@ MOST_JOBS = 4096
 _KEY = struct.Struct("=I")
 _ONLY_IF_NEW, _ONLY_IF_THERE = 1, 2
 _NUMBERS = (1 << 31) - 1
+_SILENCES, _LEAST_SILENCE_NS = 8, 10**9
 
 
 class TooManyJobsError(NotAvailableError):
@@ -100,7 +103,32 @@ class JobEntries:
         if job is not None:
             self._terms.update(_KEY.pack(number), replace(job, **changes).pack_terms(), _ONLY_IF_THERE)
 
+    def set_class_bounds(self) -> None:
+        """Give jobs that have traffic classes bounds that part those which send now, where others would be better.
+
+        The time for which an iteration sends is what the kernel has observed on this host. A job whose iterations are
+        not known, or that has been silent for several of its pauses, does not count.
+        """
+        classed = [(number, job) for number, job in self if job.acts.classes]
+        now_ns = time.monotonic_ns()
+        known = [job.sending_s for _, job in classed if job.sending_s and _sends(job.tracker, now_ns)]
+        for number, job in classed:
+            acts = replace(job.acts, class_bounds_s=bounds_between(known, job.acts.classes))
+            if not _nearly_equal(acts.class_bounds_us, job.acts.class_bounds_us):
+                with suppress(BpfError):  # the job may have ended meanwhile
+                    self.change(number, action=acts)
+
     def remove(self, number: int) -> None:
         """Remove a job; flows that it still has go on, each on its own."""
         self._terms.delete(_KEY.pack(number))
         self._jobs.delete(_KEY.pack(number))
+
+
+def _sends(tracker: Tracker, now_ns: int) -> bool:
+    """Whether a job has not been silent for longer than between its iterations."""
+    return now_ns - tracker.last_ns < max(_SILENCES * tracker.gap_ns, _LEAST_SILENCE_NS)
+
+
+def _nearly_equal(first: Sequence[int], second: Sequence[int]) -> bool:
+    """Whether bounds differ by so little that jobs would rather keep their classes."""
+    return all(max(pair) <= ALIKE * min(pair) for pair in zip(first, second, strict=True))

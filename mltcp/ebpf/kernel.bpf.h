@@ -28,7 +28,10 @@ enum tcp_ca_event { CA_EVENT_TX_START, CA_EVENT_CWND_RESTART, CA_EVENT_COMPLETE_
 enum { TCP_CONG_NEEDS_ECN = 0x2 };
 
 /* Of setsockopt(2). */
-enum { SOL_SOCKET = 1, SO_PRIORITY = 12, SO_MARK = 36, IPPROTO_TCP = 6, TCP_CONGESTION = 13, CONTROL_NAME_BYTES = 16 };
+enum { SOL_SOCKET = 1, SO_PRIORITY = 12, SO_MARK = 36, IPPROTO_TCP = 6, TCP_CONGESTION = 13, CONTROL_NAME_BYTES = 16,
+       IPPROTO_IP = 0, IP_TOS = 1, IPPROTO_IPV6 = 41, IPV6_TCLASS = 67 };
+
+enum { AF_INET = 2 };
 
 /* tcp_sock.ecn_flags: RFC 3168 ECN was negotiated; the receiver must echo congestion. */
 enum { ECN_OK = 0x1, ECN_DEMAND_CWR = 0x4 };
@@ -51,10 +54,12 @@ struct sock_common {
 
 struct sock {
 	struct sock_common __sk_common;
+	__u32 sk_priority;
 } CORE;
 
 struct inet_sock {
 	struct sock sk;
+	__u8 tos;
 } CORE;
 
 struct tcp_congestion_ops;

@@ -14,6 +14,9 @@ enum shape { SHAPE_ONE, SHAPE_LINEAR, SHAPE_QUADRATIC, SHAPE_RECIPROCAL, SHAPE_C
 /* The window of an iteration's first bytes; docs/ebpf.md has the measurements behind the default. */
 enum start { START_KERNEL, START_AVOID, START_KEEP, START_PROBE, START_LOOK };
 
+/* Traffic classes are 0 to 7, the class selectors of DSCP (RFC 2474) and the priorities of IEEE 802.1Q; 7 goes first. */
+#define CLASS_BOUNDS 7
+
 struct law {
 	__u32 shape;
 	__u32 slope_q16;
@@ -22,6 +25,8 @@ struct law {
 	__u32 decrease_q16; /* d of mltcp_decreased(), 0 to 1; 0: the base's decrease */
 	__u32 increase_q16; /* the largest F on the increase; 0: no limit */
 	__u32 reference_us; /* F is scaled by sqrt(reference / time to send an iteration); 0: not scaled */
+	__u32 highest_class; /* that the administrator allows, 1 to 7, a class selector of DSCP; 0: packets keep their own */
+	__u32 class_bounds_us[CLASS_BOUNDS]; /* rising, 0 after the last: see mltcp_traffic_class() */
 	__u32 reserved;
 };
 
@@ -67,4 +72,20 @@ static __always_inline __u64 mltcp_factor(const struct law *law, __u64 x, __u64 
 	default:
 		return Q16_ONE;
 	}
+}
+
+/*
+ * The traffic class of a burst that begins with so much of its iteration left to send, as time alone on the link: the
+ * highest one, less one for each bound that is reached. The twin of traffic_class() in mltcp/control/traffic_classes.py.
+ */
+static __always_inline __u32 mltcp_traffic_class(const struct law *law, __u64 left_us)
+{
+	__u32 class = law->highest_class;
+
+#pragma unroll
+	for (int k = 0; k < CLASS_BOUNDS; k++) {
+		if (class && law->class_bounds_us[k] && left_us >= law->class_bounds_us[k])
+			class--;
+	}
+	return class;
 }

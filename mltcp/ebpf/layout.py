@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
+from mltcp.control.traffic_classes import CLASSES, USUAL_BOUNDS_S
 from mltcp.core.owner import Owner
 
 Raw = bytes
@@ -22,7 +23,7 @@ Q16_ONE = 1 << 16
 LARGEST_REFERENCE_S = 4000.0
 """The largest `Action.reference_s`: microseconds in 32 bits."""
 
-_LAW = struct.Struct("=8I")
+_LAW = struct.Struct("=16I")
 _TRACKER = struct.Struct("=8Q4I8Q336s")
 _TERMS = struct.Struct(f"={_LAW.size}s32s24s")
 _JOB = struct.Struct(f"=6IQ{_LAW.size}s{_TRACKER.size}s")
@@ -43,12 +44,16 @@ class Action:
         increase: the largest F on the increase; 0: no limit.
         reference_s: F is multiplied by the root of this over the time for which an iteration sends, within 1/4 and 4
             (shape `remaining` only); 0: it is not.
+        classes: that packets say, from 0 up to one less than this by what is left of the iteration; 0: they say none.
+        class_bounds_s: rising, each of which takes one class away if so much is left; empty: the usual ones.
     """
 
     start: Start = Start.AVOID
     decrease: float = 0.0
     increase: float = 0.0
     reference_s: float = 0.0
+    classes: int = 0
+    class_bounds_s: tuple[float, ...] = ()
 
     @classmethod
     def of_shape(cls, shape: Shape) -> Action:
@@ -56,6 +61,12 @@ class Action:
         if shape is Shape.REMAINING:
             return cls(start=Start.PROBE, decrease=1.0, increase=4.0, reference_s=0.1)
         return cls()
+
+    @property
+    def class_bounds_us(self) -> tuple[int, ...]:
+        """The bounds in the form of the kernel: seven, 0 after the last."""
+        bounds = (self.class_bounds_s or USUAL_BOUNDS_S)[: max(0, self.classes - 1)]
+        return *(max(1, round(bound * 1e6)) for bound in bounds), *(0,) * (CLASSES - 1 - len(bounds))
 
 
 @dataclass(frozen=True)
@@ -160,6 +171,8 @@ class KernelJob:
             round(acts.decrease * Q16_ONE),
             round(acts.increase * Q16_ONE),
             round(acts.reference_s * 1e6),
+            max(0, acts.classes - 1),
+            *acts.class_bounds_us,
             0,
         )
 
@@ -167,12 +180,21 @@ class KernelJob:
     def unpack(cls, terms: Raw, state: Raw) -> KernelJob:
         """Parse the values of a job in both maps."""
         law, name, owner = _TERMS.unpack(terms)
-        shape, slope, intercept, start, decrease, increase, reference_us, _ = _LAW.unpack(law)
+        shape, slope, intercept, start, decrease, increase, reference_us, highest, *bounds_us, _ = (
+            _LAW.unpack(law)
+        )
         _, _, flows, sending, scale, _, sending_ns, _, tracker = _JOB.unpack(state)
         return cls(
             name=name.rstrip(b"\0").decode(errors="replace"),
             aggressiveness=Aggressiveness(Shape(shape), slope / Q16_ONE, intercept / Q16_ONE),
-            action=Action(Start(start), decrease / Q16_ONE, increase / Q16_ONE, reference_us / 1e6),
+            action=Action(
+                Start(start),
+                decrease / Q16_ONE,
+                increase / Q16_ONE,
+                reference_us / 1e6,
+                highest + 1 if highest else 0,
+                tuple(bound / 1e6 for bound in bounds_us if bound),
+            ),
             tracker=Tracker(*_TRACKER.unpack(tracker)),
             flows=flows,
             sending=sending,

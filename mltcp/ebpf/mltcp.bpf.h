@@ -95,6 +95,43 @@ static __always_inline void mltcp_look(struct sock *sk, struct flow *flow, __u32
 		flow->start_rtt_us += (rtt_us - flow->start_rtt_us) >> 3;
 }
 
+/* The bits of the type of service that are not of ECN. */
+#define DSCP_MASK 0xfc
+#define CLASS_SHIFT 5
+
+/* Whether the packets of a socket are of another class than this. Of IPv6 only what this program has set is known. */
+static __always_inline bool mltcp_has_other_class(struct sock *sk, const struct flow *flow, __u32 tos)
+{
+	return sk->__sk_common.skc_family == AF_INET ? (((struct inet_sock *)sk)->tos & DSCP_MASK) != tos : flow->tos != tos;
+}
+
+/*
+ * Let the packets of a flow say its class, which a program that has the socket cannot change for longer than a round trip.
+ * A flow that does not send says the highest one: its acknowledgements must not wait behind others' data. Setting the type
+ * of service sets the priority as well, by which a qdisc of this host may have a class of its own.
+ */
+static __always_inline void mltcp_classify(struct sock *sk, struct flow *flow, bool sends)
+{
+	__u32 tos, priority = sk->sk_priority, now_ms = tcp_sk(sk)->tcp_mstamp / 1000;
+
+	if (!flow->highest_class && !flow->tos)
+		return;
+	if (flow->class < flow->highest_class && flow->patience_ms && !before(now_ms, flow->raise_ms)) {
+		flow->class++;
+		flow->raise_ms += flow->patience_ms;
+	}
+	tos = (sends ? flow->class : flow->highest_class) << CLASS_SHIFT;
+	if (!mltcp_has_other_class(sk, flow, tos))
+		return;
+	flow->tos = tos;
+	if (sk->__sk_common.skc_family == AF_INET)
+		bpf_setsockopt(sk, IPPROTO_IP, IP_TOS, &tos, sizeof(tos));
+	else
+		bpf_setsockopt(sk, IPPROTO_IPV6, IPV6_TCLASS, &tos, sizeof(tos));
+	if (priority)
+		bpf_setsockopt(sk, SOL_SOCKET, SO_PRIORITY, &priority, sizeof(priority));
+}
+
 /* To be called on every acknowledgement. */
 static __always_inline void mltcp_acked(struct sock *sk, const struct ack_sample *sample)
 {
@@ -104,6 +141,7 @@ static __always_inline void mltcp_acked(struct sock *sk, const struct ack_sample
 		return;
 	repair_window(sk, &flow->good_cwnd);
 	mltcp_count(sk, flow, false);
+	mltcp_classify(sk, flow, tcp_sk(sk)->packets_out);
 	if (sample->rtt_us > 0)
 		mltcp_look(sk, flow, sample->rtt_us);
 }
@@ -170,6 +208,18 @@ static __always_inline __u32 mltcp_decreased(struct sock *sk, __u32 ssthresh)
 	return cwnd - (lost >> 16);
 }
 
+/*
+ * To be called when the state is set, as at each retransmission time-out: a flow whose packets all wait behind others gets
+ * no acknowledgement that could raise its class.
+ */
+static __always_inline void mltcp_state(struct sock *sk, __u8 new_state)
+{
+	struct flow *flow = mltcp_flow_of(sk);
+
+	if (flow && new_state == TCP_CA_Loss)
+		mltcp_classify(sk, flow, true);
+}
+
 /* To be called before the kernel shrinks the window after an idle period. */
 static __always_inline void mltcp_cwnd_restart(struct sock *sk)
 {
@@ -199,6 +249,7 @@ static __always_inline bool mltcp_tx_start(struct sock *sk)
 	flow->looks |= !flow->active_ms; /* the first data of all */
 	mltcp_join(sk, flow);
 	mltcp_count(sk, flow, true);
+	mltcp_classify(sk, flow, true);
 	if (flow->iteration == before_start)
 		return false;
 	flow->looks = 1;

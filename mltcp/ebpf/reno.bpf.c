@@ -52,6 +52,12 @@ void BPF_PROG(reno_cong_avoid, struct sock *sk, __u32 ack, __u32 acked)
 	mltcp_resume(sk, held);
 }
 
+SEC("struct_ops/reno_state")
+void BPF_PROG(reno_state, struct sock *sk, __u8 new_state)
+{
+	mltcp_state(sk, new_state);
+}
+
 SEC("struct_ops/reno_ssthresh")
 __u32 BPF_PROG(reno_ssthresh, struct sock *sk)
 {
@@ -72,6 +78,7 @@ struct tcp_congestion_ops mltcp_reno = {
 	.cwnd_event = (void *)reno_event,
 	ON_TX_START(reno_tx_start)
 	.cong_avoid = (void *)reno_cong_avoid,
+	.set_state = (void *)reno_state,
 	.ssthresh = (void *)reno_ssthresh,
 	.undo_cwnd = (void *)reno_undo,
 	.name = "mltcp_reno",

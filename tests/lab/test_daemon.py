@@ -325,6 +325,19 @@ def test_under_ebpf_a_passed_connection_is_tagged_and_counted_by_the_kernel(name
         assert client.iteration()["factor"] == pytest.approx(1.75 * 0.5 + 0.25, abs=0.001)
 
 
+def test_the_administrator_says_how_many_traffic_classes_the_packets_of_jobs_have(namespace):
+    def classes():
+        return {job.acts.classes for job in Controls().jobs().values() if job.name == "classed"}
+
+    with daemon_in(namespace, "classes = 4\n") as daemon, connections(1) as [(ours, _)]:
+        with Client(daemon.socket) as client:
+            registered = client.register(Registration("classed", control="mltcp_reno"))
+            assert client.add_flows([ours.fileno()]) == ()
+            assert classes() == {4}
+            client.change(registered.number, slope=1.5)
+            assert classes() == {4}
+
+
 def test_an_entry_in_the_kernel_ends_with_the_last_flow_of_its_job(namespace):
     with daemon_in(namespace) as daemon, Client(daemon.socket) as watching:
         with connections(1) as [(ours, _)]:

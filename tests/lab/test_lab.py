@@ -268,6 +268,25 @@ class TestOrder:
         # A slow machine lets some of them through before the last ones are sent.
         assert sizes.index(len(empty)) < waiting if acks_first else sizes[-1] == len(empty)
 
+    @pytest.mark.parametrize("classes", [1, 4, 8])
+    def test_a_high_traffic_class_overtakes_a_low_one_and_has_its_own_marks_where_there_are_queues(
+        self, classes
+    ):
+        low, waiting = 0, 30
+        link = Link(SLOW_BPS, 200_000, 10 * FRAME_BYTES, classes=classes)
+        with Lab(dumbbell(1, 2, link)) as lab:
+            frames = [frame(lab, ECT0, number, dscp=low) for number in range(waiting)]
+            last = frame(lab, ECT0, waiting, dscp=56)  # CS7
+            lab.start_measuring()
+            arrived = exchange(lab, [*frames, last], waiting + 1)
+            use = lab.measurement().direction("left", "right")
+        marks = [ecn_of(data) == CE for data in arrived]
+        place = [IP(data[14:]).tos >> 2 for data in arrived].index(56)
+        # Low frames that found ten before them are marked; a slow machine lets some through before the last is sent.
+        assert marks[place - 1 if place == waiting else -1]
+        assert use.marks == sum(marks)
+        assert (place < waiting, marks[place]) == ((False, True) if classes == 1 else (True, False))
+
 
 class TestMarks:
     @pytest.mark.parametrize("ect", [ECT0, ECT1])

@@ -111,6 +111,7 @@ class EbpfMechanism:
         self._counts = counts
         self._find_addresses()
         self._map.remove_ended(ended, counts)
+        self._map.set_class_bounds()
         yield from self._notice_controls(settled)
 
     def _find_addresses(self) -> None:

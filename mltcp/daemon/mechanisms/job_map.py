@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
+from dataclasses import replace
 
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.owner import Owner
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.flow_watch import FlowWatch
 from mltcp.ebpf.jobs import remove_stale
-from mltcp.ebpf.layout import Flow, FlowCounts, KernelJob, Record, Tracker
+from mltcp.ebpf.layout import Action, Flow, FlowCounts, KernelJob, Record, Tracker
 from mltcp.ebpf.libbpf import RingBuffer
 
 
 class JobMap:
     """The maps of the loaded controls, open while the daemon runs.
 
+    Args:
+        controls: that are loaded.
+        classes: traffic classes that the packets of jobs may say, 2 to 8; 0: none.
+
     Raises:
         MltcpError: no control is loaded, or those loaded are of another version.
     """
 
-    def __init__(self, controls: Controls) -> None:
-        self._controls = controls
+    def __init__(self, controls: Controls, classes: int = 0) -> None:
+        self._controls, self._classes = controls, classes
         self._records: list[Record] = []
         remove_stale(controls)
         self._entries = controls.job_entries()
@@ -57,14 +62,15 @@ class JobMap:
             TooManyJobsError: there is no space for another one.
         """
         tracker = Tracker.given_values(total_bytes or None, gap_ns or None)
-        return self._entries.add(KernelJob(name, aggressiveness, tracker=tracker, owner=Owner.current()))
+        action = self._action(aggressiveness)
+        return self._entries.add(KernelJob(name, aggressiveness, action, tracker, owner=Owner.current()))
 
     def inherit(self, number: int, name: str) -> bool:
         """Take over the entry to which a former daemon has assigned a flow; False if it is not one of this name."""
         job = self.job(number) if number else None
         if job is None or job.name != name or job.is_owned:
             return False
-        self._entries.change(number, owner=Owner.current())
+        self._entries.change(number, owner=Owner.current(), action=replace(job.acts, classes=self._classes))
         self._ended.discard(number)
         return True
 
@@ -74,7 +80,15 @@ class JobMap:
 
     def change(self, number: int, aggressiveness: Aggressiveness) -> None:
         """Give a job another F, from when a flow of it next begins to send."""
-        self._entries.change(number, aggressiveness=aggressiveness, action=None)
+        self._entries.change(number, aggressiveness=aggressiveness, action=self._action(aggressiveness))
+
+    def set_class_bounds(self) -> None:
+        """Let the bounds of traffic classes part the jobs that send now; nothing where there are no classes."""
+        if self._classes:
+            self._entries.set_class_bounds()
+
+    def _action(self, aggressiveness: Aggressiveness) -> Action:
+        return replace(Action.of_shape(aggressiveness.shape), classes=self._classes)
 
     def leave(self, number: int) -> None:
         """Remove the entry of an ended job, with its last flow if it still has any."""

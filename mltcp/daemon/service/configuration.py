@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mltcp.control.aggressiveness import LARGEST_FACTOR, SMALLEST_INTERCEPT, Aggressiveness, Shape
+from mltcp.control.traffic_classes import CLASSES
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import check_number, parse_rate_bps
 from mltcp.daemon.client import protocol
@@ -99,6 +100,7 @@ class Configuration:
         line_rate_bps: of the interfaces; None: as they report it.
         constants: of the rate law.
         aggressiveness: F of jobs that do not specify it.
+        classes: traffic classes that the packets of jobs under eBPF controls say, 2 to 8; 0: none.
         limits: of users.
     """
 
@@ -117,6 +119,7 @@ class Configuration:
     line_rate_bps: int | None = None
     constants: Constants = field(default_factory=lambda: _constants({}, DEFAULT_INTERVAL_S))
     aggressiveness: Aggressiveness = field(default_factory=Aggressiveness)
+    classes: int = 0
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -383,6 +386,10 @@ def _address(value: Any, field: str) -> str:
     return str(value)
 
 
+def _classes(value: Any, field: str) -> int:
+    return 0 if type(value) is int and value == 0 else _whole(2, CLASSES)(value, field)
+
+
 def _line_rate(value: Any, field: str) -> int:
     return parse_rate_bps(value, field=field, lowest=MIN_LINE_RATE_BPS, highest=MAX_LINE_RATE_BPS)
 
@@ -402,6 +409,7 @@ _FIELDS: dict[str, tuple[str, Check]] = {
     "metrics": ("metrics", _address),
     "replace_qdisc": ("replace_qdisc", _flag),
     "journal": ("journal", _path),
+    "classes": ("classes", _classes),
 }
 
 _PACING: dict[str, tuple[str, Check]] = {

@@ -36,5 +36,7 @@ def test_an_entry_of_the_kernels_map_has_the_action_of_its_shape():
 
 
 def test_an_unknown_modifier_names_the_known_ones():
-    with pytest.raises(UsageError, match="expected start=, decrease=, increase=, reference=, slope=, interc"):
+    with pytest.raises(
+        UsageError, match="expected start=, decrease=, increase=, reference=, classes=, slope="
+    ):
         parse_policy("mltcp_reno@width=3", "cubic")

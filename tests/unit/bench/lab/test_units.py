@@ -32,6 +32,7 @@ class TestLink:
             ("ecn_threshold_bytes", 0, "1 to 100000"),
             ("ecn_threshold_bytes", 100_001, "1 to 100000"),
             ("mtu", 575, "576 to 9216"),
+            ("classes", 9, "1 to 8"),
             ("mtu", True, "a whole number from"),
         ],
     )
@@ -137,28 +138,28 @@ class TestTopology:
 
 class TestClassifierConfiguration:
     def test_states_queues_in_billionths_of_a_byte(self):
-        rate, room, threshold, drain_ns, epoch_ns, ack_class = struct.unpack(
-            "=6Q", configuration(LINK, 7, kernel_marks=False)
+        rate, room, threshold, drain_ns, epoch_ns, ack_class, classes, first = struct.unpack(
+            "=8Q", configuration(LINK, 7, kernel_marks=False)
         )
         assert (rate, threshold, epoch_ns) == (25_000_000, 30_000 * 10**9, 7)
         assert room == (100_000 + 12_500) * 10**9
         assert drain_ns == 4_500_000
-        assert ack_class == 0
+        assert (ack_class, classes, first) == (0, 1, 0)
 
     def test_names_the_class_of_acknowledgements_where_they_overtake_data(self):
         first = configuration(replace(LINK, acks_first=True), 0, kernel_marks=False)
-        assert struct.unpack("=6Q", first)[5] == bottleneck.ACK_CLASS
+        assert struct.unpack("=8Q", first)[5] == bottleneck.ACK_CLASS
 
     def test_has_no_threshold_where_something_else_marks_or_nothing_does(self):
-        assert struct.unpack("=6Q", configuration(LINK, 0, kernel_marks=True))[2] == 0
-        assert struct.unpack("=6Q", configuration(Link(10**8, 10**5), 0, kernel_marks=False))[2] == 0
+        assert struct.unpack("=8Q", configuration(LINK, 0, kernel_marks=True))[2] == 0
+        assert struct.unpack("=8Q", configuration(Link(10**8, 10**5), 0, kernel_marks=False))[2] == 0
 
-    @given(st.integers(100_000, 100 * 10**9), st.integers(1514, 2**30))
-    def test_never_overflows_in_the_kernel(self, rate_bps, queue_bytes):
+    @given(st.integers(100_000, 100 * 10**9), st.integers(1514, 2**30), st.integers(1, 8))
+    def test_never_overflows_in_the_kernel(self, rate_bps, queue_bytes, classes):
         rate, room, _, drain_ns, *_ = struct.unpack(
-            "=6Q", configuration(Link(rate_bps, queue_bytes), 0, False)
+            "=8Q", configuration(Link(rate_bps, queue_bytes, classes=classes), 0, False)
         )
-        assert drain_ns * rate >= room, "a pause of drain_ns empties the queue"
+        assert drain_ns * rate >= room * classes, "a pause of drain_ns empties the queues"
         assert (drain_ns - 1) * rate < 2**64, "the longest product the classifier makes"
         assert room + 65535 * 10**9 < 2**64, "the longest sum"
 
