@@ -1,4 +1,4 @@
-"""Draws the heat map of reproduction-rl.md from docs/tables: ``python -m docs.draw_sensitivity [FOLDER]``."""
+"""Draws the heat map of reproduction-rl-measured.md from docs/tables: ``python -m docs.draw_sensitivity [FOLDER]``."""
 
 from __future__ import annotations
 

@@ -344,6 +344,11 @@ class IterationTracker:
             self.gap_ns = 0
 
 
+def matches(sent_bytes: int, total_bytes: int) -> bool:
+    """Whether these are the bytes of a whole iteration of a job that sends `total_bytes` in one (0: unknown)."""
+    return total_bytes > 0 and _alike(sent_bytes, total_bytes, ALIKE_SHIFT)
+
+
 def _alike(a: int, b: int, shift: int) -> bool:
     return abs(a - b) <= max(a, b) >> shift
 

@@ -49,3 +49,7 @@ def exit_status(
         # The reader is gone: the interpreter must not flush the rest of the buffer to it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
+    except OSError as error:
+        if os.path.exists("/proc/self") or not str(error.filename).startswith("/proc/"):
+            raise
+        return report(f"needs {error.filename}, and /proc is not mounted here", FAILURE)

@@ -1,6 +1,8 @@
-"""The optional dependencies ("extras") of the distribution, and the error that names the one to install."""
+"""The distribution: its version, its optional dependencies ("extras"), and the error that names the one to install."""
 
 from __future__ import annotations
+
+from functools import cache
 
 from mltcp.core.errors import NotAvailableError
 
@@ -13,6 +15,18 @@ MODULES_OF_EXTRA = {
     "learning": ("gymnasium", "stable_baselines3", "sb3_contrib"),
 }
 _EXTRA_OF_MODULE = {module: extra for extra, modules in MODULES_OF_EXTRA.items() for module in modules}
+
+
+@cache
+def installed_version() -> str:
+    """The version of the distribution that is installed here; `unknown` where only its files are."""
+    # Not before it is asked for: reading it takes longer than many a command.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("mltcp")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def not_installed(error: ModuleNotFoundError, extra: str | None = None) -> NotAvailableError | None:

@@ -7,6 +7,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from mltcp.core.errors import NotAvailableError
+
 _PACKED = struct.Struct("=QQQ")
 _STATE, _START_TICKS = 0, 19  # fields 3 and 22 of /proc/PID/stat, counted from the state on
 _FIRST_NAMESPACE = (
@@ -33,11 +35,11 @@ class Owner:
         """The calling process.
 
         Raises:
-            RuntimeError: /proc is not mounted.
+            NotAvailableError: /proc is not mounted.
         """
         ticks = _start_ticks("self")
         if ticks is None:
-            raise RuntimeError("/proc does not show the calling process")
+            raise NotAvailableError("/proc does not show this process: is it mounted here?")
         return cls(os.getpid(), ticks, _own_namespace())
 
     @classmethod

@@ -6,6 +6,9 @@ import argparse
 import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from mltcp.core.extras import installed_version
 
 
 @dataclass(frozen=True)
@@ -27,10 +30,19 @@ def named_subcommand(table: Iterable[Subcommand], arguments: Sequence[str]) -> S
     return next((each for each in table if each.name in arguments[:1]), None)
 
 
+class _Version(argparse.Action):
+    """Prints the version, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(parser.prog, installed_version())
+        parser.exit()
+
+
 def add_subcommands(
     parser: argparse.ArgumentParser, table: Sequence[Subcommand], named: Subcommand | None
 ) -> None:
-    """Add the parsers of all sub-commands: a complete one for `named`, a name and a line of help for the others."""
+    """Add ``--version``, and the parsers of sub-commands: a complete one for `named`, a line of help for the others."""
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     added = set()
     for each in table:

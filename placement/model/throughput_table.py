@@ -6,7 +6,7 @@ with them, but not below 0.35; the inverse of r is the contention sensitivity of
 Equation 1). That the least of several ratios counts is the guess of the paper's public code. Their product is another
 combination here, and the sum of slowdowns the third: beside neighbours that stretch its iteration by a share each, the
 job's is stretched by all of them, 1/r = 1 + the sum of (1/r_i - 1), which is exact for jobs that divide a link equally.
-In the lab the sum is within 4 % of real jobs (docs/reproduction-rl.md).
+In the lab the sum is within 4 % of real jobs (docs/reproduction-rl-measured.md).
 
 The tables that are shipped come from the paper's public code (gajagajago/deepshare, Apache-2.0), which measured six
 models on 4 nodes of 8 GPUs with 10 Gb/s Ethernet, as comma-separated values.

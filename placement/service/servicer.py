@@ -7,13 +7,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 
 from mltcp.core.errors import MltcpError
+from mltcp.core.extras import installed_version
 from mltcp.core.one_line import one_line
 from placement.service.agents import AgentSession
 from placement.service.operations import ServiceOperations
@@ -237,7 +236,7 @@ class PlacementServicer(pb_grpc.PlacementServicer):
         reply = pb.StatusReply(
             policy=service.context.rules.policy,
             lease_ns=round(service.context.rules.lease_s * 1e9),
-            version=_version(),
+            version=installed_version(),
             refusal=service.context.store.refusal(),
         )
         decisions = service.decisions()
@@ -428,11 +427,3 @@ async def _is_cancelled(context: _Context) -> bool:
     while not context.cancelled() and time.monotonic() < deadline:
         await asyncio.sleep(_SETTLE_S / 10)
     return context.cancelled()
-
-
-@cache
-def _version() -> str:
-    try:
-        return version("mltcp")
-    except PackageNotFoundError:
-        return "unknown"

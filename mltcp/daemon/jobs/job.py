@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mltcp.control.aggressiveness import Aggressiveness
+from mltcp.control.iteration import matches
 from mltcp.core.accounts import account_name
 from mltcp.daemon.client.status import JobStatus
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
@@ -77,8 +78,10 @@ BEST_OF = 5
 class IterationTimes:
     """The times of the last iterations, and the best one.
 
-    Reports of the job's program replace times from acknowledgements, which are estimates. The best time is the smallest
-    median of five consecutive ones, so that a single short iteration (a skipped one) does not count.
+    Reports of the job's program replace times from acknowledgements, which are estimates. Of these, typical and best
+    are of iterations that sent what the job sends in one: not of a part, nor of the small exchanges of a start. When
+    that amount changes, they begin anew. The best time is the smallest median of five consecutive ones, so that a
+    single short iteration (a skipped one) does not count.
     """
 
     count: int = 0
@@ -86,7 +89,8 @@ class IterationTimes:
     best_s: float | None = None
     reported: bool = False
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=TYPICAL_OF))
-    _previous_start_ns: int | None = None
+    _previous: FinishedIteration | None = None
+    _bytes: int = 0  # of the iterations in `_recent`, if they are recognised by acknowledgements
 
     @property
     def typical_s(self) -> float | None:
@@ -99,33 +103,40 @@ class IterationTimes:
         typical = self.typical_s
         return None if typical is None or not self.best_s else typical / self.best_s
 
-    def seen(self, number: int, start_ns: int) -> float | None:
-        """Note an iteration, recognised by acknowledgements, that began at `start_ns`; returns the previous one's time.
+    def seen(self, finished: FinishedIteration) -> float | None:
+        """Note an iteration, recognised by acknowledgements; returns the time of the one before it.
 
         Times are from start to start, since acknowledgements do not show the end of the compute phase.
         """
-        before_ns, self._previous_start_ns = self._previous_start_ns, start_ns
+        before, self._previous = self._previous, finished
         if self.reported:
             return None
-        self.count = number + 1
-        if before_ns is None or start_ns <= before_ns:
+        self.count = finished.number + 1
+        if before is None or finished.start_ns <= before.start_ns:
             return None
-        duration_s = (start_ns - before_ns) / 1e9
-        self._note(duration_s)
-        return duration_s
+        self.last_s = (finished.start_ns - before.start_ns) / 1e9
+        if matches(before.sent_bytes, before.total_bytes):
+            if not matches(before.sent_bytes, self._bytes):
+                self._begin(before.sent_bytes)
+            self._note(self.last_s)
+        return self.last_s
 
     def report(self, number: int, duration_s: float) -> None:
         """Note that the program has reported its iteration `number` (from 0)."""
         if not self.reported:
             self.reported = True
-            self._recent.clear()
-            self.best_s = None
+            self._begin()
             self.count = 0
         self.count = max(self.count, number + 1)
+        self.last_s = duration_s
         self._note(duration_s)
 
+    def _begin(self, sent_bytes: int = 0) -> None:
+        """Forget the times: what follows is of iterations of another kind."""
+        self._recent.clear()
+        self.best_s, self._bytes = None, sent_bytes
+
     def _note(self, duration_s: float) -> None:
-        self.last_s = duration_s
         self._recent.append(duration_s)
         if len(self._recent) >= BEST_OF:
             median_s = statistics.median(list(self._recent)[-BEST_OF:])
@@ -207,11 +218,15 @@ class Job:
 
 @dataclass(frozen=True)
 class FinishedIteration:
-    """An iteration as its mechanism saw it finish: its number, its start and the bytes acknowledged in it."""
+    """An iteration as its mechanism saw it finish: its number, its start and the bytes acknowledged in it.
+
+    `total_bytes` is what the job sends in an iteration, as far as that is known then; 0: it is not.
+    """
 
     number: int
     start_ns: int
     sent_bytes: int
+    total_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class JobManager:
     def poll(self, mechanism: Mechanism) -> None:
         """Run one period of a mechanism, and report the iterations that have finished."""
         for job, finished in mechanism.poll():
-            duration_s = job.times.seen(finished.number, finished.start_ns)
+            duration_s = job.times.seen(finished)
             if duration_s is not None:
                 # The duration is that of the iteration before, which lasted until this one began.
                 self.report(job, max(0, finished.number - 1), duration_s, finished.sent_bytes)

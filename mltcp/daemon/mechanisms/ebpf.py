@@ -93,7 +93,10 @@ class EbpfMechanism:
     def poll(self) -> list[tuple[Job, FinishedIteration]]:
         """The iterations in the ring buffer."""
         return [
-            (self._jobs[record.job], FinishedIteration(record.iteration, record.start_ns, record.bytes))
+            (
+                self._jobs[record.job],
+                FinishedIteration(record.iteration, record.start_ns, record.bytes, record.total_bytes),
+            )
             for record in self._map.records()
             if record.job in self._jobs
         ]

@@ -216,7 +216,8 @@ class TcMechanism:
                 job.flows.pop(flow, None)
             records = self._controller.jobs[job.number].finished
             finished += [
-                (job, FinishedIteration(each.iteration, each.start_ns, each.bytes)) for each in records
+                (job, FinishedIteration(each.iteration, each.start_ns, each.bytes, each.total_bytes))
+                for each in records
             ]
             records.clear()
         return finished

@@ -2,11 +2,13 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from mltcp.cli.main import main
+from mltcp.cli.main import SUBCOMMANDS, main
 from mltcp.core.errors import NotAvailableError
 from mltcp.ebpf import probe
 
@@ -74,3 +76,36 @@ def test_what_is_optional_does_not_decide():
     there = probe.Finding("a", True, "")
     assert probe.can_run([there, probe.Finding("b", False, "", "get b", required=False)])
     assert not probe.can_run([there, probe.Finding("c", False, "", "get c")])
+
+
+EACH_COMMAND = """
+import sys
+from mltcp.cli.main import main
+
+for arguments in (
+    ["probe"], ["load"], ["unload"], ["status"], ["run", "--", "true"], ["attach", "--pid", "1", "--job", "a"],
+    ["detach", "--cgroup", "/"], ["daemon"], ["restore"], ["top"],
+):
+    try:
+        status = main(arguments)
+    except SystemExit as end:
+        status = end.code
+    print(f"{arguments[0]} ends with {status}", file=sys.stderr)
+"""
+
+
+def test_without_proc_a_command_ends_with_one_line():
+    inside = 'mount -t tmpfs none /proc && exec "$@"'
+    options = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    command = ["unshare", *options, "--mount", "sh", "-c", inside, "sh"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mount namespace can be made here")
+    done = subprocess.run(
+        [*command, sys.executable, "-c", EACH_COMMAND], capture_output=True, text=True, check=True
+    )
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if " ends with " in line] == [
+        f"{each.name} ends with 1" for each in SUBCOMMANDS
+    ], done.stderr
+    errors = [line for line in lines if " ends with " not in line]
+    assert all(line.startswith("mltcp: ") for line in errors), done.stderr

@@ -1,8 +1,12 @@
-"""The error that names the extra to install."""
+"""The version of the distribution, and the error that names the extra to install."""
 
+import importlib
 import re
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
+
+import pytest
 
 from mltcp.core.extras import MODULES_OF_EXTRA, not_installed
 
@@ -33,3 +37,13 @@ def test_message_names_the_extra():
 def test_other_modules_are_not_optional():
     assert not_installed(ModuleNotFoundError("No module named 'nothing'", name="nothing")) is None
     assert not_installed(ModuleNotFoundError("no name")) is None
+
+
+@pytest.mark.parametrize(
+    ("package", "command"),
+    [("mltcp", "mltcp"), ("bench", "mltcp-bench"), ("placement", "mltcp-placement")],
+)
+def test_each_command_prints_the_version(package, command, capsys):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        importlib.import_module(f"{package}.cli.main").main(["--version"])
+    assert capsys.readouterr().out == f"{command} {version('mltcp')}\n"

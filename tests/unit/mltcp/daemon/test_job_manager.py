@@ -1,8 +1,9 @@
-"""The choice of a mechanism by the congestion control that a job asks for, and iterations of ended jobs."""
+"""The choice of a mechanism by the congestion control that a job asks for, and the times of its iterations."""
 
 import pytest
 
 from mltcp.control.aggressiveness import Aggressiveness
+from mltcp.control.iteration import IterationTracker
 from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.job import FinishedIteration, Job
@@ -77,3 +78,49 @@ def test_the_time_of_an_iteration_is_reported_when_the_next_one_ends(mechanisms)
     assert events == [{"number": number, "duration_s": 0.1, "sent_bytes": 1000} for number in range(2)]
     running.end(job, "test")
     assert len(running.jobs) == 0
+
+
+MS = 10**6
+
+
+def bursts_of(iterations):
+    """The start and the bytes of each burst, of iterations whose bursts are followed by a pause of so many ms.
+
+    A burst's bytes are acknowledged by 50 acknowledgements, one each millisecond.
+    """
+    at_ns = MS
+    for bursts in iterations:
+        for size, pause_ms in bursts:
+            yield from ((at_ns + ms * MS, size // 50) for ms in range(50))
+            at_ns += (49 + pause_ms) * MS
+
+
+WHOLE = [(10_000_000, 450)]
+IN_TWO_PARTS = [(5_000_000, 250), (5_000_000, 250)]
+
+
+@pytest.mark.parametrize(
+    "iterations",
+    [
+        pytest.param([*[[(2000, 20)]] * 30, *[WHOLE] * 12], id="small exchanges at the start"),
+        pytest.param([*[WHOLE] * 8, *[IN_TWO_PARTS, WHOLE] * 6], id="halves"),
+        pytest.param([*[[(40_000_000, 50)]] * 8, *[WHOLE] * 12], id="another batch size"),
+    ],
+)
+def test_the_best_iteration_is_a_whole_one_of_the_present_size(mechanisms, iterations):
+    _, _, plain = mechanisms
+    running, tracker = manager(plain), IterationTracker()
+    job = Job(16, "bert", "", 0, "root", plain, "none", Aggressiveness())
+    running.begin(job)
+    records = (tracker.observe(at_ns, acked) for at_ns, acked in bursts_of(iterations))
+    finished = [
+        (job, FinishedIteration(each.iteration, each.start_ns, each.bytes, each.total_bytes))
+        for each in records
+        if each is not None
+    ]
+    plain.poll = lambda: finished
+    running.poll(plain)
+    assert job.times.best_s == pytest.approx(0.499)
+    assert job.times.typical_s == pytest.approx(0.499)
+    assert job.times.slowdown == pytest.approx(1)
+    running.end(job, "test")
