@@ -192,6 +192,8 @@ def _check_job(network: Network, job: NetworkJob) -> None:
         raise UsageError(
             f"{where}: expected at least 1 iteration of 1 step, got {job.iterations} of {len(traffic.steps)}"
         )
+    if any(before >= number for number, step in enumerate(traffic.steps) for before in step.after):
+        raise UsageError(f"{where}: after: expected earlier steps, got a later one or the step itself")
     times_ns = (job.start_ns, job.noise_ns, *(step.compute_ns for step in traffic.steps))
     if not all(0 <= time_ns <= _LONGEST_NS for time_ns in times_ns):
         raise UsageError(

@@ -27,7 +27,7 @@ from placement.simulator.network.steps.records import (
     StepState,
 )
 from placement.simulator.network.topology import CLASSES, Network
-from placement.simulator.network.traffic import NetworkJob, RemainingClass, Routes
+from placement.simulator.network.traffic import NetworkJob, RemainingClass, Routes, followers
 
 _MOST_ITERATIONS = 50_000_000
 _CACHE_LINE = 64
@@ -48,7 +48,8 @@ _Connection = tuple[int, int, int, int]
 def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: int) -> StepState:
     """The state at the beginning, for jobs and routes that fit the network (`simulation.check`).
 
-    Raises UsageError for steps that wait for later ones, two routes of one connection, or too many iterations.
+    Raises UsageError for a step that waits for none of the job's, two routes of one connection, or too many
+    iterations.
     """
     ways = [[tuple(way) for way in of_job] for of_job in routes]
     links = _links(network)
@@ -82,10 +83,10 @@ def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: in
         _class_bounds(jobs),
         # Not a power of 2 apart: the flows' present places would share a few sets of the cache.
         np.zeros((len(flows), HISTORY + _CACHE_LINE // MET.itemsize), MET),
-        np.zeros(len(flows), np.int64),
-        np.zeros(len(network.links), np.int64),
+        np.zeros(len(flows), np.uint32),
+        np.zeros(len(network.links), np.uint32),
         np.zeros(depth + 1, np.int64),
-        np.zeros(len(hops), np.int64),
+        np.zeros(len(hops), np.uint32),
         np.zeros(depth + 1, np.int64),
         np.array([0, 0, 0, 0, len(jobs)], np.int64),
     )
@@ -209,13 +210,13 @@ def _jobs(
         record["noise"], record["began"] = job.noise_ns, job.start_ns
         record["random"] = _random_state(seed, job.name, ())
         row += job.iterations
-        followers = _followers(job)
+        waiting = followers(job.name, job.traffic.steps)
         ways_left = iter(ways[number])
         for place, part in enumerate(job.traffic.steps):
             entry = steps[step + place]
             entry["job"], entry["compute"], entry["waits"] = number, part.compute_ns, len(part.after)
-            entry["first_next"], entry["nexts"] = len(nexts), len(followers[place])
-            nexts += [step + each for each in followers[place]]
+            entry["first_next"], entry["nexts"] = len(nexts), len(waiting[place])
+            nexts += [step + each for each in waiting[place]]
             entry["first_message"], entry["messages"] = message, len(part.messages)
             for each in part.messages:
                 key = (number, each.source, each.target, each.connection)
@@ -224,17 +225,6 @@ def _jobs(
                 message += 1
         step += len(job.traffic.steps)
     return records, steps, messages, np.array(nexts, np.int64)
-
-
-def _followers(job: NetworkJob) -> list[list[int]]:
-    """The steps that wait for each one; raises UsageError for one that waits for itself or a later one."""
-    followers: list[list[int]] = [[] for _ in job.traffic.steps]
-    for place, step in enumerate(job.traffic.steps):
-        for before in step.after:
-            if not 0 <= before < place:
-                raise UsageError(f"{job.name}: after: expected steps before {place}, got {before}")
-            followers[before].append(place)
-    return followers
 
 
 def _random_state(seed: int, name: str, key: tuple[int, ...]) -> np.uint64:

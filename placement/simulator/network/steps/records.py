@@ -48,7 +48,7 @@ LINK = np.dtype(
     ]
 )
 
-HOP = np.dtype([("link", "i4"), ("flow", "i4"), ("next_link", "i8"), ("queue", "f8"), ("arrived", "f8")])
+HOP = np.dtype([("link", "u4"), ("flow", "u4"), ("next_link", "i8"), ("queue", "f8"), ("arrived", "f8")])
 
 LAW = np.dtype(
     [
@@ -73,11 +73,11 @@ FLOW = np.dtype(
         ("delivered_in_all", "f8"),
         ("sent", "f8"),  # in this step; before its host's link was served, what is offered
         ("left", "f8"),  # of the message, to be sent
-        ("law", "i4"),
+        ("law", "u4"),
         ("head", "i4"),  # the message, and those that wait; -1: none
-        ("first_hop", "i4"),
+        ("first_hop", "u4"),
         ("hops", "i4"),  # without the sender's own link
-        ("host_link", "i4"),
+        ("host_link", "u4"),
         ("has_class", "i4"),  # whether a link on its way has queues for classes
         ("base_rtt", "f8"),
         ("began", "i8"),  # the message; NEVER: in a step before this one
