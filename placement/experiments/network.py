@@ -21,15 +21,15 @@ from placement.simulator.network.parallelism import demand_traffic, described_tr
 from placement.simulator.network.recorded import chakra_traffic, profile_traffic
 from placement.simulator.network.routing import RoutingTable
 from placement.simulator.network.topologies import key_values, whole_number
-from placement.simulator.network.topology import Network
-from placement.simulator.network.traffic import NetworkJob, Traffic
+from placement.simulator.network.topology import CLASSES, Network
+from placement.simulator.network.traffic import NetworkJob, RemainingClass, Traffic
 from placement.traces import sets
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
 CHAKRA = "chakra"
 MOST_ITERATIONS = 1_000_000
-_JOB_KEYS = ("iterations", "start_ms", "noise_ms", "control", "at")
+_JOB_KEYS = ("iterations", "start_ms", "noise_ms", "control", "class", "at")
 _FILE_KEYS = ("workers", "connections")
 
 
@@ -43,6 +43,7 @@ class DescribedJob:
         iterations: after which it ends.
         start_ns, noise_ns: as of `NetworkJob`.
         control: its own, whatever is compared; None: the one that is compared.
+        traffic_class: as of `NetworkJob`.
         at: the names of its hosts; empty: where the placement puts it.
         fingerprint: of its traffic, which identifies runs.
     """
@@ -53,6 +54,7 @@ class DescribedJob:
     start_ns: int = 0
     noise_ns: int = 0
     control: str | None = None
+    traffic_class: int | RemainingClass = 0
     at: tuple[str, ...] = ()
     fingerprint: str = ""
 
@@ -61,8 +63,9 @@ def parse_jobs(texts: Sequence[str], iterations: int, noise_ms: float) -> tuple[
     """Jobs of texts ``[COUNT*]WHAT[:KEY=VALUE,...]``.
 
     WHAT is a model (`parallelism`), the name of a set of jobs, a file with a profile (NAME.json), or ``chakra=FOLDER``.
-    Keys of all: ``iterations``, ``start_ms``, ``noise_ms``, ``control`` and ``at``, hosts joined by +, each of which
-    gets as many workers; of files: ``workers`` and ``connections``.
+    Keys of all: ``iterations``, ``start_ms``, ``noise_ms``, ``control``, ``class`` (a number, or ``remaining:10:40``,
+    the bounds of `RemainingClass` in milliseconds) and ``at``, hosts joined by +, each of which gets as many workers;
+    of files: ``workers`` and ``connections``.
 
     Raises:
         UsageError: one of them is wrong; the message says which.
@@ -143,9 +146,18 @@ def _with_keys(job: DescribedJob, values: dict[str, str]) -> DescribedJob:
         start_ns=round(of("start_ms", job.start_ns)),
         noise_ns=round(of("noise_ms", job.noise_ns)),
         control=values.get("control"),
+        traffic_class=_class(values.get("class", "0"), f"job {job.name}: class"),
         at=tuple(values["at"].split("+")) if "at" in values else (),
         fingerprint=digest(repr(job.traffic)),
     )
+
+
+def _class(text: str, where: str) -> int | RemainingClass:
+    kind, *bounds = text.split(":")
+    if kind != "remaining":
+        return whole_number(text, where, CLASSES - 1, least=0)
+    bounds_ms = [parse_number(each, field=where, lowest=0, highest=1e9) for each in bounds]
+    return RemainingClass(tuple(round(each * NS_PER_MS) for each in bounds_ms))
 
 
 # -- places ------------------------------------------------------------------------------------------------------------
@@ -286,6 +298,7 @@ class JobsInNetwork(ComparisonWorkload):
                 job.iterations,
                 job.start_ns,
                 job.noise_ns,
+                job.traffic_class,
                 slots=gpus,
             )
             for job, (hosts, gpus) in zip(self.jobs, places, strict=True)

@@ -37,7 +37,7 @@ from placement.simulator.network.max_min import (
 from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
 from placement.simulator.network.shares_loop import advance
 from placement.simulator.network.topology import Network
-from placement.simulator.network.traffic import IterationStep, NetworkJob, Routes
+from placement.simulator.network.traffic import NetworkJob, Routes, followers
 
 EXPONENTS: Mapping[Control, float] = {
     Control.RENO: 1.0,
@@ -239,7 +239,7 @@ def _longest_ns(job: NetworkJob) -> int:
     """The longest computing along steps that wait for each other; 0 without steps."""
     steps = job.traffic.steps
     waits = [len(step.after) for step in steps]
-    nexts = _nexts(job.name, steps)
+    nexts = followers(job.name, steps)
     until = [0] * len(steps)
     ready = [number for number, count in enumerate(waits) if count == 0]
     for number in ready:
@@ -254,16 +254,6 @@ def _longest_ns(job: NetworkJob) -> int:
             f"job {job.name}: steps: expected at least one, and none in a circle, got {len(steps)}"
         )
     return max(until)
-
-
-def _nexts(name: str, steps: Sequence[IterationStep]) -> list[list[int]]:
-    nexts: list[list[int]] = [[] for _ in steps]
-    for number, step in enumerate(steps):
-        for before in step.after:
-            if not 0 <= before < len(steps):
-                raise UsageError(f"job {name}: step {number}: after: expected steps of the job, got {before}")
-            nexts[before].append(number)
-    return nexts
 
 
 # -- the state ----------------------------------------------------------------------------------
@@ -326,7 +316,7 @@ def _work(
         first_step = len(steps)
         known: dict[tuple[int, int, int], int] = {}
         routes_left = iter(of_job)
-        after = _nexts(job.name, job.traffic.steps)
+        after = followers(job.name, job.traffic.steps)
         most_bps = _most_bps(job)
         for step in job.traffic.steps:
             waiting = after[len(steps) - first_step]

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mltcp.core.errors import UsageError, shown
 from placement.simulator.network.outcome import JobCourse, LinkUse, NetworkOutcome
-from placement.simulator.network.topology import Network
+from placement.simulator.network.topology import CLASSES, Network
 from placement.simulator.network.traffic import NetworkJob, Routes
+
+if TYPE_CHECKING:
+    from placement.simulator.network.steps.records import StepState
 
 MODES = ("steps", "shares")
 _ALONE_ITERATIONS = 3
 _LARGEST_GROWTH_BYTES = 32e3
 _SHORTEST_STEP_NS, _LONGEST_STEP_NS = 500, 20_000
+_LONGEST_NS = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,7 @@ def simulate(
     Raises:
         UsageError: routes or hosts that do not fit the network, or values out of range.
     """
+    check(network, jobs, routes)
     if settings.mode == "shares":
         from placement.simulator.network.shares import ShareSettings, run_shares
 
@@ -87,10 +97,19 @@ def run_steps(
     routes: Routes,
     settings: SimulationSettings,
 ) -> NetworkOutcome:
-    """The mode `steps`; see `simulate`."""
+    """The mode `steps`; see `simulate`, which checks its arguments."""
     step_ns = settings.step_ns or default_step_ns(network, routes)
     alone = [_alone_ns(network, job, ways, settings, step_ns) for job, ways in zip(jobs, routes, strict=True)]
-    return _run(network, jobs, routes, settings, step_ns, alone)
+    state, ended = _run(network, jobs, routes, settings, step_ns)
+    courses = tuple(
+        JobCourse(job.name, *iterations, each)
+        for job, iterations, each in zip(jobs, _iterations(state), alone, strict=True)
+    )
+    links = tuple(
+        LinkUse(link.name, *(_use(state, number, name) for name in ("sent", "marked", "dropped", "largest")))
+        for number, link in enumerate(network.links)
+    )
+    return NetworkOutcome(courses, links, ended)
 
 
 def _alone_ns(
@@ -100,11 +119,17 @@ def _alone_ns(
     settings: SimulationSettings,
     step_ns: int,
 ) -> float:
-    """The shortest of the job's first iterations without other jobs and noise."""
+    """The shortest of the job's first iterations without other jobs and noise, on the links that it uses."""
     single = replace(job, iterations=min(job.iterations, _ALONE_ITERATIONS), start_ns=0, noise_ns=0)
-    settings = replace(settings, duration_ns=1 << 60)
-    course = _run(network, [single], [ways], settings, step_ns, [1.0]).jobs[0]
-    return float((course.ends_ns - course.begins_ns).min())
+    numbers = {link: number for number, link in enumerate(sorted({link for way in ways for link in way}))}
+    own = replace(network, links=tuple(network.links[link] for link in numbers))
+    routes = [[tuple(numbers[link] for link in way) for way in ways]]
+    state, _ = _run(own, [single], routes, replace(settings, duration_ns=1 << 60), step_ns)
+    begins_ns, ends_ns = _iterations(state)[0]
+    alone_ns = float((ends_ns - begins_ns).min())
+    if alone_ns == 0:
+        raise UsageError(f"job {job.name}: expected an iteration that takes time, got one that takes none")
+    return alone_ns
 
 
 def _run(
@@ -113,19 +138,89 @@ def _run(
     routes: Routes,
     settings: SimulationSettings,
     step_ns: int,
-    alone_ns: Sequence[float],
-) -> NetworkOutcome:
+) -> tuple[StepState, int]:
+    """The state at the end, and when that was."""
     from placement.simulator.network.steps.build import build
     from placement.simulator.network.steps.loop import run
 
     state = build(network, jobs, routes, settings.seed)
-    ended = run(state, step_ns, settings.duration_ns)
-    courses = []
-    for job, record, alone in zip(jobs, state.jobs, alone_ns, strict=True):
-        rows = slice(record["first_row"], record["first_row"] + record["iteration"])
-        courses.append(JobCourse(job.name, state.begins[rows], state.ends[rows], alone))
-    links = tuple(
-        LinkUse(link.name, *(float(record[name]) for name in ("sent", "marked", "dropped", "largest")))
-        for link, record in zip(network.links, state.links, strict=True)
-    )
-    return NetworkOutcome(tuple(courses), links, int(ended))
+    return state, int(run(state, step_ns, settings.duration_ns))
+
+
+def _iterations(state: StepState) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """When those of each job that have ended began and ended."""
+    spans = [(job["first_row"], job["first_row"] + job["iteration"]) for job in state.jobs]
+    return [(state.begins[first:last], state.ends[first:last]) for first, last in spans]
+
+
+def _use(state: StepState, number: int, name: str) -> float:
+    """Of a link with queues for classes: the sum over them, or their longest queue."""
+    first = state.links[number]["queues"]
+    values = state.links[name][first : first + CLASSES] if first else state.links[name][[number]]
+    return float(values.max() if name == "largest" else values.sum())
+
+
+# -- checks -------------------------------------------------------------------------------------
+
+
+def check(network: Network, jobs: Sequence[NetworkJob], routes: Routes) -> None:
+    """Check that jobs and routes fit the network, whatever the mode.
+
+    Raises:
+        UsageError: they do not; the message names the job and the field.
+    """
+    if not jobs:
+        raise UsageError("jobs: expected at least one, got none")
+    if len({job.name for job in jobs}) != len(jobs):
+        raise UsageError("jobs: expected different names, got one twice")
+    if len(routes) != len(jobs):
+        raise UsageError(f"routes: expected those of {len(jobs)} jobs, got {len(routes)}")
+    for job, ways in zip(jobs, routes, strict=True):
+        _check_job(network, job)
+        _check_ways(network, job, ways)
+
+
+def _check_job(network: Network, job: NetworkJob) -> None:
+    where, traffic, last = f"job {job.name}", job.traffic, len(network.hosts) - 1
+    if len(job.hosts) != traffic.workers:
+        raise UsageError(
+            f"{where}: hosts: expected one for each of {traffic.workers} workers, got {len(job.hosts)}"
+        )
+    if any(not 0 <= host <= last for host in job.hosts):
+        raise UsageError(f"{where}: hosts: expected 0 to {last}, got {job.hosts}")
+    if job.iterations < 1 or not traffic.steps:
+        raise UsageError(
+            f"{where}: expected at least 1 iteration of 1 step, got {job.iterations} of {len(traffic.steps)}"
+        )
+    if any(before >= number for number, step in enumerate(traffic.steps) for before in step.after):
+        raise UsageError(f"{where}: after: expected earlier steps, got a later one or the step itself")
+    times_ns = (job.start_ns, job.noise_ns, *(step.compute_ns for step in traffic.steps))
+    if not all(0 <= time_ns <= _LONGEST_NS for time_ns in times_ns):
+        raise UsageError(
+            f"{where}: start_ns, noise_ns and compute_ns of steps: expected 0 to {_LONGEST_NS}, got {times_ns}"
+        )
+    if not all(0 <= message.size_bytes < math.inf for message in traffic.messages):
+        raise UsageError(f"{where}: size_bytes of messages: expected 0 or more, and finite")
+
+
+def _check_ways(network: Network, job: NetworkJob, ways: Sequence[Sequence[int]]) -> None:
+    messages = job.traffic.messages
+    if len(ways) != len(messages):
+        raise UsageError(f"job {job.name}: routes: expected {len(messages)}, got {len(ways)}")
+    known: set[tuple[int, int, tuple[int, ...]]] = set()
+    for message, way in zip(messages, ways, strict=True):
+        key = (message.source, message.target, tuple(way))
+        if key not in known:
+            ends = [network.hosts[job.hosts[worker]] for worker in key[:2]]
+            _check_way(network, f"job {job.name}: route", ends, way)
+            known.add(key)
+
+
+def _check_way(network: Network, where: str, ends: Sequence[str], way: Sequence[int]) -> None:
+    place = ends[0]
+    for number in way:
+        if not 0 <= number < len(network.links) or network.links[number].source != place:
+            raise UsageError(f"{where}: expected a link that begins at {place}, got {shown(number)}")
+        place = network.links[number].target
+    if place != ends[1]:
+        raise UsageError(f"{where}: expected one that ends at {ends[1]}, got {place}")

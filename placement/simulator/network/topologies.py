@@ -14,9 +14,11 @@ A name is ``KIND:SIZE[:OVER][,KEY=VALUE...]``; OVER is an over-subscription such
 Keys: ``rate`` of a NIC (50gbit), ``gpus`` of a host (1), ``nics`` of a host (1; of a rail network: as many as GPUs),
 ``delay_us`` of a link (1), ``buffer`` of a switch port (unlimited), ``ecn`` of a switch port: ``off``, a step such as
 ``100kb``, or a ramp ``LOWEST-HIGHEST-PROBABILITY`` (5kb-200kb-0.01, DCQCN's in SIGCOMM 2015), ``pfc`` of a switch port:
-``off`` or ``STOP-GO``, and ``spines``, ``aggs``, ``cores``. OVER is what the NICs below a leaf can send over what its
-uplinks carry: without ``spines`` (``aggs``) there are as many as make an uplink as fast as a NIC, rounded up, and the
-rate of the uplinks follows exactly. Aggregation switches have no over-subscription of their own.
+``off`` or ``STOP-GO``, ``classes`` of all ports, NICs too: ``off``, ``strict`` for 8 queues by priority, 7 first, or
+their weights from class 0 on, such as ``8:4:2:1:1:1:1:1``, and ``spines``, ``aggs``, ``cores``. OVER is what the NICs
+below a leaf can send over what its uplinks carry: without ``spines`` (``aggs``) there are as many as make an uplink as
+fast as a NIC, rounded up, and the rate of the uplinks follows exactly. Aggregation switches have no over-subscription
+of their own.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from mltcp.core.errors import UsageError, shown
 from mltcp.core.json_files import read_json
 from mltcp.core.quantities import check_number, parse_number, parse_rate_bps, parse_size_bytes
 from placement.model.cluster import Cluster
-from placement.simulator.network.topology import Marking, Network, NetworkLink, Pause
+from placement.simulator.network.topology import ClassQueues, Marking, Network, NetworkLink, Pause
 
 MOST_HOSTS = 100_000
 MOST_LINKS = 500_000
@@ -52,6 +54,7 @@ class PortSettings:
         gpus, nics: of a host.
         delay_ns: of propagation over a link.
         buffer_bytes, marking, pause: of a switch port; a NIC's queue is in its host, drops nothing and marks nothing.
+        classes: of all ports; None: they have one queue each.
     """
 
     rate_bps: float = 50e9
@@ -61,6 +64,7 @@ class PortSettings:
     buffer_bytes: float = math.inf
     marking: Marking | None = field(default_factory=lambda: Marking(5e3, 200e3, 0.01))
     pause: Pause | None = None
+    classes: ClassQueues | None = None
 
 
 class _Cables:
@@ -79,9 +83,9 @@ class _Cables:
 
     def cable(self, below: str, above: str, rate_bps: float, lane: int = 0) -> None:
         for source, target in ((below, above), (above, below)):
-            link = NetworkLink(source, target, rate_bps, self._ports.delay_ns, lane=lane)
+            ports = self._ports
+            link = NetworkLink(source, target, rate_bps, ports.delay_ns, classes=ports.classes, lane=lane)
             if source not in self.hosts:
-                ports = self._ports
                 link = replace(
                     link, buffer_bytes=ports.buffer_bytes, marking=ports.marking, pause=ports.pause
                 )
@@ -285,7 +289,7 @@ def whole_number(text: str, where: str, most: int, least: int = 1) -> int:
     return int(text)
 
 
-_PORT_KEYS = ("rate", "gpus", "nics", "delay_us", "buffer", "ecn", "pfc")
+_PORT_KEYS = ("rate", "gpus", "nics", "delay_us", "buffer", "ecn", "pfc", "classes")
 
 
 def _ports(values: Mapping[str, str], rails: bool = False) -> PortSettings:
@@ -308,7 +312,14 @@ def _ports(values: Mapping[str, str], rails: bool = False) -> PortSettings:
         _size(values["buffer"], "buffer") if "buffer" in values else math.inf,
         marking,
         pause,
+        _classes(values.get("classes", "off")),
     )
+
+
+def _classes(text: str) -> ClassQueues | None:
+    if text in ("off", "strict"):
+        return ClassQueues() if text == "strict" else None
+    return ClassQueues(tuple(parse_number(each, field="topology: classes") for each in text.split(":")))
 
 
 def _marking(text: str) -> Marking:
@@ -365,9 +376,10 @@ def network_from_document(document: Any, ports: PortSettings | None = None) -> N
 
     A graph: ``{"hosts": [NAME or {"name", "gpus"}], "links": [{"source", "target", "rate_bps", "delay_ns",
     "buffer_bytes", "lane", "marking": {"lowest_bytes", "highest_bytes", "probability"}, "pause": {"stop_bytes",
-    "go_bytes"}, "both"}]}``, where ``both`` stands for the link of the other direction, too, and only the first three
-    are needed. A cluster of the service (``serve --cluster``): ``{"servers": [{"name", "nic_bps", "switch", "gpus"}],
-    "links": [{"switch", "above", "capacity_bps"}]}``. A cluster of the simulations (`Cluster.load`).
+    "go_bytes"}, "classes": {"weights"}, "both"}]}``, where ``both`` stands for the link of the other direction, too,
+    and only the first three are needed. A cluster of the service (``serve --cluster``): ``{"servers": [{"name",
+    "nic_bps", "switch", "gpus"}], "links": [{"switch", "above", "capacity_bps"}]}``. A cluster of the simulations
+    (`Cluster.load`).
 
     Raises:
         UsageError: it is none of them; the message names the field.
@@ -396,7 +408,10 @@ def _graph(document: Mapping[str, Any]) -> Network:
     )
 
 
-_LINK_KEYS = ("source", "target", "rate_bps", "delay_ns", "buffer_bytes", "lane", "marking", "pause", "both")
+_LINK_KEYS = (
+    *("source", "target", "rate_bps", "delay_ns", "buffer_bytes", "lane"),
+    *("marking", "pause", "classes", "both"),
+)
 
 
 def _graph_links(document: Mapping[str, Any], where: str) -> list[NetworkLink]:
@@ -407,6 +422,9 @@ def _graph_links(document: Mapping[str, Any], where: str) -> list[NetworkLink]:
             values["marking"] = Marking(**_object(document, "marking", where))
         if document.get("pause") is not None:
             values["pause"] = Pause(**_object(document, "pause", where))
+        if document.get("classes") is not None:
+            weights = _object(document, "classes", where)
+            values["classes"] = ClassQueues(**{key: tuple(value) for key, value in weights.items()})
         ends = _text(document, "source", where), _text(document, "target", where)
         link = NetworkLink(*ends, document.get("rate_bps", 0), **values)
     except TypeError as error:

@@ -46,6 +46,17 @@ class Traffic:
         return [message for step in self.steps for message in step.messages]
 
 
+def followers(name: str, steps: Sequence[IterationStep]) -> list[list[int]]:
+    """The steps that wait for each step of a job; raises UsageError for one that waits for none of the job's."""
+    found: list[list[int]] = [[] for _ in steps]
+    for number, step in enumerate(steps):
+        for before in step.after:
+            if not 0 <= before < len(steps):
+                raise UsageError(f"job {name}: step {number}: after: expected steps of the job, got {before}")
+            found[before].append(number)
+    return found
+
+
 @dataclass(frozen=True)
 class RemainingClass:
     """The traffic class of a message, chosen when it begins to be sent: the less its iteration has left, the higher.

@@ -31,6 +31,14 @@ def begin_iteration_dcqcn(law: Record, flow: Record, now: int) -> None:
 
 
 @compiled
+def heeds_marks_dcqcn(law: Record, flow: Record, now: int) -> bool:
+    """Whether a marked packet that arrives now would lead to a CNP, or be the first to be noticed."""
+    if law.state == _NS3:
+        return flow.cut_wanted == 0 or flow.cnp_seen == 0
+    return now >= flow.next_cnp
+
+
+@compiled
 def advance_dcqcn(law: Record, flow: Record, now: int, sent: float, is_marked: bool) -> None:
     """A step in which `sent` bytes left, and a marked packet arrived or none."""
     if law.state == _NS3:

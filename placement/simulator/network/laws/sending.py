@@ -8,7 +8,7 @@ from __future__ import annotations
 from placement.model.compiled import compiled
 from placement.simulator.network.laws.constant import constant_rate
 from placement.simulator.network.laws.cubic import leaves_slow_start
-from placement.simulator.network.laws.dcqcn import advance_dcqcn, begin_iteration_dcqcn
+from placement.simulator.network.laws.dcqcn import advance_dcqcn, begin_iteration_dcqcn, heeds_marks_dcqcn
 from placement.simulator.network.laws.dctcp import observe_marks
 from placement.simulator.network.laws.delay import advance_delay, lose_by_delay
 from placement.simulator.network.laws.network_law import Control
@@ -52,6 +52,14 @@ def begin_sending(law: Record, flow: Record, now: int, is_new_iteration: bool) -
             flow.epoch = min(int(now * _SECOND * 250), flow.epoch + int(idle * 250))
         if law.idle_restart > 0 and idle > rto and law.base != _DELAY:
             restart(flow, idle, rto)
+
+
+@compiled
+def heeds_marks(law: Record, flow: Record, now: int) -> bool:
+    """Whether a mark would change anything now; where it would not, none needs to be drawn."""
+    if law.base == _DCQCN:
+        return heeds_marks_dcqcn(law, flow, now)
+    return now * _SECOND >= flow.reducing_until
 
 
 @compiled

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from mltcp.core.errors import UsageError, shown
+from mltcp.core.errors import UsageError
 from placement.simulator.exact.event_heap import NEVER, empty
 from placement.simulator.network.laws.network_law import NetworkLaw
 from placement.simulator.network.laws.sending import prepare
@@ -21,25 +22,40 @@ from placement.simulator.network.steps.records import (
     LAW,
     LINK,
     MESSAGE,
+    MET,
     STEP,
     StepState,
 )
-from placement.simulator.network.topology import Network
-from placement.simulator.network.traffic import NetworkJob, Routes
+from placement.simulator.network.topology import CLASSES, Network
+from placement.simulator.network.traffic import NetworkJob, RemainingClass, Routes, followers
 
 _MOST_ITERATIONS = 50_000_000
+_CACHE_LINE = 64
 _BPS = 1.25e-10  # bytes a nanosecond
+_THRESHOLDS = (
+    ("lowest", "marking", "lowest_bytes"),
+    ("highest", "marking", "highest_bytes"),
+    ("probability", "marking", "probability"),
+    ("stop", "pause", "stop_bytes"),
+    ("go", "pause", "go_bytes"),
+)
+"""Fields of a link's record that are infinite where it neither marks nor pauses."""
 
 _Way = tuple[int, ...]
 _Connection = tuple[int, int, int, int]
 
 
 def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: int) -> StepState:
-    """The state at the beginning; raises UsageError for what does not fit together."""
-    ways = _checked_ways(network, jobs, routes)
+    """The state at the beginning, for jobs and routes that fit the network (`simulation.check`).
+
+    Raises UsageError for a step that waits for none of the job's, two routes of one connection, or too many
+    iterations.
+    """
+    ways = [[tuple(way) for way in of_job] for of_job in routes]
+    links = _links(network)
     laws, law_numbers = _laws(jobs)
     connections = _connections(jobs, ways)
-    flows, hops = _flows(network, jobs, connections, law_numbers, seed)
+    flows, hops = _flows(network, links, jobs, connections, law_numbers, seed)
     flow_numbers = {key: number for number, key in enumerate(connections)}
     job_records, steps, messages, nexts = _jobs(jobs, ways, flow_numbers, seed)
     for flow in flows:
@@ -48,11 +64,11 @@ def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: in
     for message in messages:
         if message["flow"] >= 0:
             flows[message["flow"]]["iteration_bytes"] += message["size"]
-    levels = _levels(len(network.links), [way[1:] for way in connections.values()])
+    levels = _levels(len(network.links), list(connections.values()))
     depth = int(levels.max(initial=0)) + 1
     rows = int(job_records["iterations"].sum())
     return StepState(
-        _links(network),
+        links,
         hops,
         laws,
         flows,
@@ -64,68 +80,54 @@ def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: in
         np.full(rows, -1, np.int64),
         np.full(rows, -1, np.int64),
         levels,
-        np.zeros((HISTORY, len(flows)), np.float32),
-        np.zeros((HISTORY, len(flows)), np.float32),
-        np.zeros(len(flows), np.int64),
-        np.zeros(len(network.links), np.int64),
+        _class_bounds(jobs),
+        # Not a power of 2 apart: the flows' present places would share a few sets of the cache.
+        np.zeros((len(flows), HISTORY + _CACHE_LINE // MET.itemsize), MET),
+        np.zeros(len(flows), np.uint32),
+        np.zeros(len(network.links), np.uint32),
         np.zeros(depth + 1, np.int64),
-        np.zeros(len(hops), np.int64),
+        np.zeros(len(hops), np.uint32),
         np.zeros(depth + 1, np.int64),
         np.array([0, 0, 0, 0, len(jobs)], np.int64),
     )
-
-
-# -- checks -------------------------------------------------------------------------------------
-
-
-def _checked_ways(network: Network, jobs: Sequence[NetworkJob], routes: Routes) -> list[list[_Way]]:
-    if len(routes) != len(jobs):
-        raise UsageError(f"routes: expected those of {len(jobs)} jobs, got {len(routes)}")
-    if len({job.name for job in jobs}) != len(jobs):
-        raise UsageError("jobs: expected different names, got one twice")
-    return [_ways_of(network, job, ways) for job, ways in zip(jobs, routes, strict=True)]
-
-
-def _ways_of(network: Network, job: NetworkJob, ways: Sequence[Sequence[int]]) -> list[_Way]:
-    messages = job.traffic.messages
-    if len(job.hosts) != job.traffic.workers:
-        raise UsageError(f"{job.name}: hosts: expected {job.traffic.workers}, got {len(job.hosts)}")
-    if any(not 0 <= host < len(network.hosts) for host in job.hosts):
-        raise UsageError(f"{job.name}: hosts: expected 0 to {len(network.hosts) - 1}, got {job.hosts}")
-    if len(ways) != len(messages):
-        raise UsageError(f"{job.name}: routes: expected {len(messages)}, got {len(ways)}")
-    if job.iterations < 1:
-        raise UsageError(f"{job.name}: iterations: expected at least 1, got {job.iterations}")
-    for message, way in zip(messages, ways, strict=True):
-        ends = [network.hosts[job.hosts[worker]] for worker in (message.source, message.target)]
-        _check_way(network, job.name, ends, way)
-    return [tuple(way) for way in ways]
-
-
-def _check_way(network: Network, name: str, ends: Sequence[str], way: Sequence[int]) -> None:
-    place = ends[0]
-    for number in way:
-        if not 0 <= number < len(network.links) or network.links[number].source != place:
-            raise UsageError(f"{name}: route: expected a link that begins at {place}, got {shown(number)}")
-        place = network.links[number].target
-    if place != ends[1]:
-        raise UsageError(f"{name}: route: expected one that ends at {ends[1]}, got {place}")
 
 
 # -- arrays -------------------------------------------------------------------------------------
 
 
 def _links(network: Network) -> Any:
-    records = np.zeros(len(network.links), LINK)
-    for record, link in zip(records, network.links, strict=True):
-        record["capacity"], record["buffer"] = link.rate_bps * _BPS, link.buffer_bytes
-        record["lowest"] = record["highest"] = record["stop"] = np.inf
-        if link.marking is not None:
-            record["lowest"], record["highest"] = link.marking.lowest_bytes, link.marking.highest_bytes
-            record["probability"] = link.marking.probability
-        if link.pause is not None:
-            record["stop"], record["go"] = link.pause.stop_bytes, link.pause.go_bytes
+    """The records of all links, and behind them those of the queues of their classes."""
+    with_classes = [number for number, link in enumerate(network.links) if link.classes is not None]
+    ports = [*range(len(network.links)), *(number for number in with_classes for _ in range(CLASSES))]
+    links = [network.links[number] for number in ports]
+    records = np.zeros(len(links), LINK)
+    records["port"] = ports
+    records["capacity"] = records["rate"] = [link.rate_bps * _BPS for link in links]
+    records["buffer"] = [link.buffer_bytes for link in links]
+    for name, setting, field in _THRESHOLDS:
+        values = [getattr(link, setting) for link in links]
+        records[name] = [math.inf if value is None else getattr(value, field) for value in values]
+    for place, number in enumerate(with_classes):
+        first = len(network.links) + place * CLASSES
+        records["queues"][number] = first
+        classes = network.links[number].classes
+        if classes is not None and classes.weights:
+            records["weight"][first : first + CLASSES] = classes.weights
     return records
+
+
+def _queues_of(links: Any, way: _Way, traffic_class: int | RemainingClass) -> list[int]:
+    """The records of a way's links for a class; of one that depends on what remains, for class 0 at first."""
+    place = 0 if isinstance(traffic_class, RemainingClass) else traffic_class
+    return [int(links[link]["queues"]) + place if links[link]["queues"] else link for link in way]
+
+
+def _class_bounds(jobs: Sequence[NetworkJob]) -> Any:
+    bounds = np.full((len(jobs), CLASSES - 1), NEVER, np.int64)
+    for row, job in zip(bounds, jobs, strict=True):
+        if isinstance(job.traffic_class, RemainingClass):
+            row[: len(job.traffic_class.bounds_ns)] = job.traffic_class.bounds_ns
+    return bounds
 
 
 def _laws(jobs: Sequence[NetworkJob]) -> tuple[Any, dict[NetworkLaw, int]]:
@@ -157,6 +159,7 @@ def _connections(jobs: Sequence[NetworkJob], ways: Sequence[Sequence[_Way]]) -> 
 
 def _flows(
     network: Network,
+    queues: Any,
     jobs: Sequence[NetworkJob],
     connections: dict[_Connection, _Way],
     laws: dict[NetworkLaw, int],
@@ -169,16 +172,18 @@ def _flows(
         record, job = records[number], jobs[key[0]]
         links = [network.links[each] for each in way]
         record["law"], record["job"], record["first_hop"] = laws[job.law], key[0], first
-        record["hops"], record["host_link"] = len(way) - 1, way[0]
-        record["head"] = record["tail"] = record["iteration"] = -1
+        numbers = _queues_of(queues, way, job.traffic_class)
+        record["hops"], record["host_link"] = len(way) - 1, numbers[0]
+        record["has_class"] = any(queues[each]["queues"] for each in way)
+        record["traffic_class"] = 0 if isinstance(job.traffic_class, RemainingClass) else job.traffic_class
+        record["head"] = record["tail"] = record["iteration"] = record["tail_hop"] = -1
         record["began"], record["unmarked"] = NEVER, 1.0
         record["one_way"] = sum(link.delay_ns for link in links)
         record["base_rtt"] = 2 * record["one_way"]
         record["line_rate"] = links[0].rate_bps * _BPS
         record["narrowest"] = min(link.rate_bps for link in links) * _BPS
         record["random"] = _random_state(seed, job.name, key[1:])
-        for place, link in enumerate(way[1:], start=1):
-            after = way[place + 1] if place + 1 < len(way) else -1
+        for link, after in pairwise([*numbers[1:], -1]):
             hops[first]["link"], hops[first]["flow"], hops[first]["next_link"] = link, number, after
             first += 1
     return records, hops
@@ -205,13 +210,13 @@ def _jobs(
         record["noise"], record["began"] = job.noise_ns, job.start_ns
         record["random"] = _random_state(seed, job.name, ())
         row += job.iterations
-        followers = _followers(job)
+        waiting = followers(job.name, job.traffic.steps)
         ways_left = iter(ways[number])
         for place, part in enumerate(job.traffic.steps):
             entry = steps[step + place]
             entry["job"], entry["compute"], entry["waits"] = number, part.compute_ns, len(part.after)
-            entry["first_next"], entry["nexts"] = len(nexts), len(followers[place])
-            nexts += [step + each for each in followers[place]]
+            entry["first_next"], entry["nexts"] = len(nexts), len(waiting[place])
+            nexts += [step + each for each in waiting[place]]
             entry["first_message"], entry["messages"] = message, len(part.messages)
             for each in part.messages:
                 key = (number, each.source, each.target, each.connection)
@@ -220,17 +225,6 @@ def _jobs(
                 message += 1
         step += len(job.traffic.steps)
     return records, steps, messages, np.array(nexts, np.int64)
-
-
-def _followers(job: NetworkJob) -> list[list[int]]:
-    """The steps that wait for each one; raises UsageError for one that waits for itself or a later one."""
-    followers: list[list[int]] = [[] for _ in job.traffic.steps]
-    for place, step in enumerate(job.traffic.steps):
-        for before in step.after:
-            if not 0 <= before < place:
-                raise UsageError(f"{job.name}: after: expected steps before {place}, got {before}")
-            followers[before].append(place)
-    return followers
 
 
 def _random_state(seed: int, name: str, key: tuple[int, ...]) -> np.uint64:

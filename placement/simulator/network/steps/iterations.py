@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 
 from placement.model.compiled import compiled
-from placement.simulator.exact.event_heap import pop, put, soonest
+from placement.simulator.exact.event_heap import NEVER, pop, put, soonest
 from placement.simulator.network.laws.sending import begin_sending
 from placement.simulator.network.laws.state import Record
 from placement.simulator.network.steps.records import StepState
+from placement.simulator.network.topology import CLASSES
 
 ACTIVE, CHANGED, FLOW_STEPS, STEPS, UNFINISHED = range(5)
 """Places in `StepState.counts`."""
+LEAVES = 2
+"""Of a flow that is listed as active and has nothing left; 1: it is active, 0: it is not listed."""
 
 
 @compiled
@@ -84,27 +87,86 @@ def _send(state: StepState, m: int, now: int) -> None:
         state.messages[flow.tail].next = m
         flow.tail = m
         return
-    flow.head = flow.tail = m
-    flow.left = message.size
-    flow.began = now
+    flow.tail = m
+    _begin_message(state, flow, m, now)
     begin_sending(state.laws[flow.law], flow, now, is_new)
     if flow.is_active == 0:
-        flow.is_active = 1
         state.active[state.counts[ACTIVE]] = message.flow
         state.counts[ACTIVE] += 1
         state.counts[CHANGED] = 1
         flow.read, flow.seen = state.counts[STEPS] + 1, 0.0
+    flow.is_active = 1
+
+
+@compiled
+def _begin_message(state: StepState, flow: Record, m: int, at: int) -> None:
+    if flow.has_class:
+        _choose_class(state, flow)
+    flow.head = m
+    flow.left = state.messages[m].size
+    flow.began = at
 
 
 @compiled
 def finish_message(state: StepState, flow: Record) -> None:
-    """The last byte of the flow's message was sent at `finished`: it arrives behind what is queued on its way."""
+    """The last byte of the flow's message was sent at `finished`: it arrives behind what is queued on its way.
+
+    Where links have classes nobody knows how long that will take: it is called when it has left all queues.
+    """
     m = flow.head
-    put(state.events, len(state.steps) + m, flow.finished + int(flow.one_way + flow.wait))
-    flow.head = state.messages[m].next
-    if flow.head >= 0:
-        flow.left = state.messages[flow.head].size
-        flow.began = flow.finished
+    waits = 0.0 if flow.has_class else flow.wait
+    put(state.events, len(state.steps) + m, flow.finished + int(flow.one_way + waits))
+    flow.head = -1
+    if state.messages[m].next >= 0:
+        _begin_message(state, flow, state.messages[m].next, flow.finished)
+
+
+@compiled
+def _choose_class(state: StepState, flow: Record) -> None:
+    """Set the class of the message that begins where it depends on what remains.
+
+    What is still queued, by then next to nothing, arrives at the new queues.
+    """
+    bounds = state.class_bounds
+    if bounds[flow.job, 0] == NEVER:
+        return
+    left_ns = flow.iteration_left / flow.narrowest
+    passed = 0
+    while passed < CLASSES - 1 and bounds[flow.job, passed] <= left_ns:
+        passed += 1
+    wanted = CLASSES - 1 - passed
+    if wanted == flow.traffic_class:
+        return
+    flow.traffic_class = wanted
+    flow.host_link = _queue_of(state, flow.host_link, wanted)
+    for h in range(flow.first_hop, flow.first_hop + flow.hops):
+        hop = state.hops[h]
+        before, after = state.links[hop.link], _queue_of(state, hop.link, wanted)
+        before.queue = max(0.0, before.queue - hop.queue)
+        state.links[after].arrived += hop.queue
+        hop.arrived, hop.queue, hop.link = hop.queue, 0.0, after
+        if hop.next_link >= 0:
+            hop.next_link = _queue_of(state, hop.next_link, wanted)
+
+
+@compiled
+def _queue_of(state: StepState, link: int, traffic_class: int) -> int:
+    """The queue of a class at the link to which a queue belongs."""
+    port = state.links[state.links[link].port]
+    return port.queues + traffic_class if port.queues > 0 else link
+
+
+@compiled
+def clear(state: StepState, flow: Record) -> None:
+    """Let the last fraction of a byte arrive."""
+    for h in range(flow.first_hop, flow.first_hop + flow.hops):
+        hop = state.hops[h]
+        link = state.links[hop.link]
+        link.queue = max(0.0, link.queue - hop.queue - hop.arrived)
+        flow.delivered_in_all += hop.queue + hop.arrived
+        hop.queue = hop.arrived = 0.0
+    flow.wait = flow.delivered = flow.sent = flow.lost = flow.queue = 0.0
+    flow.unmarked = 1.0
 
 
 @compiled

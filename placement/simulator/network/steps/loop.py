@@ -1,5 +1,6 @@
 """The loop of the step mode. In each step: what controls let flows send, the senders' own links, then switches, each
 link after those that lead to it: what arrives joins the queue, and all in the queue leaves in the same proportion.
+Where a link has queues for traffic classes, its capacity is first divided among those that have bytes.
 """
 
 from __future__ import annotations
@@ -9,24 +10,29 @@ import math
 from placement.model.compiled import compiled
 from placement.simulator.exact.event_heap import NEVER, soonest
 from placement.simulator.network.laws.network_law import Control
-from placement.simulator.network.laws.sending import send_rate
+from placement.simulator.network.laws.sending import heeds_marks, send_rate
 from placement.simulator.network.laws.state import LOSS, MARK, Record
 from placement.simulator.network.steps.iterations import (
     ACTIVE,
     CHANGED,
     FLOW_STEPS,
+    LEAVES,
     STEPS,
     UNFINISHED,
     begin_iteration,
+    clear,
     draw,
     finish_message,
     handle_events,
 )
 from placement.simulator.network.steps.records import HISTORY, StepState
+from placement.simulator.network.topology import CLASSES
 
-_DELAY, _CONSTANT = int(Control.DELAY), int(Control.CONSTANT)
+_DELAY = int(Control.DELAY)
 _NOTHING = 1e-3
 _RESIDUE = 1.0
+_SMOOTHING = 1 / 16
+_LEAST_RATE = 1e-3
 
 
 @compiled
@@ -61,18 +67,23 @@ def _latest_end(state: StepState) -> int:
 def _step(state: StepState, now: int, step_ns: int) -> None:
     state.counts[STEPS] += 1
     state.counts[FLOW_STEPS] += state.counts[ACTIVE]
-    for i in range(state.counts[ACTIVE]):
-        flow = state.flows[state.active[i]]
-        _account(state, state.active[i], flow, now, step_ns)
-        _offer(state, flow, state.active[i], now, step_ns)
-    for i in range(state.counts[ACTIVE]):
-        _leave_host(state, state.flows[state.active[i]], now, step_ns)
-    for i in range(state.counts[ACTIVE]):
-        host = state.links[state.flows[state.active[i]].host_link]
-        host.arrived = 0.0
-    for level in range(len(state.link_starts) - 1):
+    at, count, step = state.counts[STEPS], state.counts[ACTIVE], float(step_ns)
+    for i in range(count):
+        number = state.active[i]
+        flow = state.flows[number]
+        _account(state, flow, now, step_ns)
+        _offer(state, flow, number, at, now, step_ns)
+    for i in range(state.link_starts[1]):
+        _take_offers(state, state.links[state.active_links[i]], step)
+    for i in range(count):
+        _leave_host(state, state.flows[state.active[i]], now)
+    for level in range(1, len(state.link_starts) - 1):
         for i in range(state.link_starts[level], state.link_starts[level + 1]):
-            _serve(state.links[state.active_links[i]], float(step_ns))
+            link = state.links[state.active_links[i]]
+            if link.queues > 0:
+                _serve_classes(state, link, step)
+            else:
+                _serve(link, 0.0 if link.paused else link.capacity * step)
         for i in range(state.hop_starts[level], state.hop_starts[level + 1]):
             _pass_on(state, state.active_hops[i])
 
@@ -81,10 +92,11 @@ def _step(state: StepState, now: int, step_ns: int) -> None:
 
 
 @compiled
-def _account(state: StepState, number: int, flow: Record, now: int, step_ns: int) -> None:
+def _account(state: StepState, flow: Record, now: int, step_ns: int) -> None:
     """Enter the last step: what was lost is to be sent again; a message that is sent gives way to the next."""
-    law = state.laws[flow.law]
     if flow.lost > 0:
+        law = state.laws[flow.law]
+        flow.tail_hop = -1
         flow.lost_in_all += flow.lost
         if flow.head >= 0:
             flow.left += flow.lost
@@ -92,19 +104,24 @@ def _account(state: StepState, number: int, flow: Record, now: int, step_ns: int
             if flow.loss_at == 0 and draw(flow) < 1 - math.exp(-flow.lost / law.packet_bytes):
                 flow.loss_at = now + int(flow.base_rtt + flow.wait)
     elif flow.head >= 0 and flow.left <= 0:
-        finish_message(state, flow)
+        if flow.has_class == 0:
+            finish_message(state, flow)
+        elif _has_left(state, flow, step_ns):
+            flow.finished = max(flow.finished, now - step_ns)
+            flow.tail_hop = -1
+            finish_message(state, flow)
     if flow.head < 0 and flow.queue < _RESIDUE:
-        flow.is_active = 0
+        flow.is_active = LEAVES
         state.counts[CHANGED] = 1
 
 
 @compiled
-def _offer(state: StepState, flow: Record, number: int, now: int, step_ns: int) -> None:
+def _offer(state: StepState, flow: Record, number: int, at: int, now: int, step_ns: int) -> None:
     """What the control lets the flow send in this step."""
     law = state.laws[flow.law]
     rtt = flow.base_rtt + flow.wait
     acked = flow.delivered / law.packet_bytes
-    seen = _seen(state, law, flow, number, step_ns)
+    seen = _seen(state, law, flow, number, at, step_ns)
     signal = _signal(law, flow, now, acked, seen)
     rate = send_rate(law, flow, now, signal, acked, seen, rtt)
     span = float(step_ns)
@@ -116,28 +133,42 @@ def _offer(state: StepState, flow: Record, number: int, now: int, step_ns: int) 
         offered = flow.left
         if offered > 0:
             flow.finished = now + step_ns - int(span) + int(offered / rate)
-    flow.offered = offered
+    # A class that is paused leaves its host's link to the others.
+    if flow.has_class and flow.hops > 0 and state.links[state.hops[flow.first_hop].link].pausing:
+        offered = 0.0
+    flow.sent = offered
     state.links[flow.host_link].arrived += offered
 
 
 @compiled
-def _seen(state: StepState, law: Record, flow: Record, number: int, step_ns: int) -> float:
+def _seen(state: StepState, law: Record, flow: Record, number: int, at: int, step_ns: int) -> float:
     """What the packets met that are acknowledged now; enters what those of the last step met.
 
     Packets are acknowledged a round trip after they were sent, which is as long as the queue that they met: the ones
-    that are sent now overtake none.
+    that are sent now overtake none. Steps that met nothing are entered only when one comes that did.
     """
-    at = state.counts[STEPS]
-    state.marks[at & (HISTORY - 1), number] = flow.wait if law.base == _DELAY else 1 - flow.unmarked
-    state.waits[at & (HISTORY - 1), number] = flow.wait
+    mark = flow.wait if law.base == _DELAY else 1 - flow.unmarked
+    if mark == 0 and flow.wait == 0 and flow.noted <= flow.read:
+        flow.seen = 0.0
+        return 0.0
+    if flow.noted <= flow.read:
+        lag = min(HISTORY - 2, math.ceil(flow.base_rtt / step_ns))
+        flow.read = max(flow.read, at - 1 - lag)
+        for empty in range(flow.read + 1, at):
+            met = state.history[number, empty & (HISTORY - 1)]
+            met.mark = met.wait = 0.0
+    if mark != 0 or flow.wait != 0:
+        flow.noted = at
+    met = state.history[number, at & (HISTORY - 1)]
+    met.mark, met.wait = mark, flow.wait
     total, count = 0.0, 0
     while flow.read < at:
-        place = (flow.read + 1) & (HISTORY - 1)
+        met = state.history[number, (flow.read + 1) & (HISTORY - 1)]
         age = at - flow.read - 1
-        if age * step_ns < flow.base_rtt + state.waits[place, number] and age < HISTORY - 2:
+        if age * step_ns < flow.base_rtt + met.wait and age < HISTORY - 2:
             break
         flow.read += 1
-        total += state.marks[place, number]
+        total += met.mark
         count += 1
     if count > 0:
         flow.seen = total / count
@@ -149,7 +180,7 @@ def _signal(law: Record, flow: Record, now: int, acked: float, seen: float) -> i
     if flow.loss_at > 0 and now >= flow.loss_at:
         flow.loss_at = 0
         return LOSS
-    if seen <= 0 or acked <= 0 or law.base >= _DELAY:
+    if seen <= 0 or acked <= 0 or law.base >= _DELAY or not heeds_marks(law, flow, now):
         return 0
     drawn = draw(flow)
     if drawn >= acked * seen:  # Which is at least the probability of any mark.
@@ -158,17 +189,16 @@ def _signal(law: Record, flow: Record, now: int, acked: float, seen: float) -> i
 
 
 @compiled
-def _leave_host(state: StepState, flow: Record, now: int, step_ns: int) -> None:
+def _leave_host(state: StepState, flow: Record, now: int) -> None:
     """The host's link takes what it can from all its flows, unless the switch has paused it."""
     host = state.links[flow.host_link]
-    sent = flow.offered
-    room = host.capacity * step_ns
+    sent = flow.sent
     if flow.hops > 0 and state.links[state.hops[flow.first_hop].link].pausing:
         sent = 0.0
-    elif host.arrived > room:
-        sent *= room / host.arrived
+    elif host.part < 1:
+        sent *= host.part
     elif sent > 0 and sent >= flow.left:
-        flow.finished = max(flow.finished, now + int(host.arrived / host.capacity))
+        flow.finished = max(flow.finished, now + int(host.wait))
     flow.sent = sent
     flow.wait = flow.delivered = flow.lost = flow.queue = 0.0
     flow.unmarked = 1.0
@@ -192,10 +222,27 @@ def _leave_host(state: StepState, flow: Record, now: int, step_ns: int) -> None:
 
 
 @compiled
-def _serve(link: Record, step: float) -> None:
+def _take_offers(state: StepState, host: Record, step: float) -> None:
+    """Say which part of its flows' offers a host's link takes."""
+    if host.queues > 0:
+        _share_out(state, host, step)
+        for number in range(host.queues, host.queues + CLASSES):
+            _take(state.links[number], state.links[number].room)
+    else:
+        _take(host, host.capacity * step)
+
+
+@compiled
+def _take(host: Record, room: float) -> None:
+    host.part = room / host.arrived if host.arrived > room else 1.0
+    host.wait = host.arrived / host.capacity
+    host.arrived = 0.0
+
+
+@compiled
+def _serve(link: Record, room: float) -> None:
     """Take what arrived into the queue, and say which part leaves, is marked and is lost."""
     before = link.queue
-    room = 0.0 if link.paused else link.capacity * step
     total = before + link.arrived
     link.loss = link.marks = 0.0
     if total <= room:
@@ -276,55 +323,137 @@ def _pass_on(state: StepState, number: int) -> None:
     state.hops[number + 1].arrived += leaves
 
 
+# -- traffic classes ------------------------------------------------------------------------------
+
+
+@compiled
+def _has_left(state: StepState, flow: Record, step_ns: int) -> bool:
+    """Whether the last byte of the flow's message, behind what it found in each queue, has left all of them."""
+    end = flow.first_hop + flow.hops
+    if flow.tail_hop < 0:
+        flow.tail_hop, flow.ahead = flow.first_hop - 1, 0.0
+    else:
+        link = state.links[state.hops[flow.tail_hop].link]
+        has_class = state.links[link.port].queues > 0
+        flow.ahead -= link.room if has_class else link.capacity * step_ns
+    while flow.ahead <= 0:
+        flow.tail_hop += 1
+        if flow.tail_hop >= end:
+            return True
+        flow.ahead = state.links[state.hops[flow.tail_hop].link].queue
+    return False
+
+
+@compiled
+def _serve_classes(state: StepState, port: Record, step: float) -> None:
+    """Serve the queue of each class; how long its packets wait follows from how it was served lately."""
+    _share_out(state, port, step)
+    for number in range(port.queues, port.queues + CLASSES):
+        queue = state.links[number]
+        _serve(queue, queue.room)
+        if queue.queue > 0:
+            queue.rate += (queue.room / step - queue.rate) * _SMOOTHING
+            queue.wait = queue.queue / max(queue.rate, queue.capacity * _LEAST_RATE)
+        else:
+            queue.rate = queue.capacity
+
+
+@compiled
+def _share_out(state: StepState, port: Record, step: float) -> None:
+    """Divide what the port can send in a step among the classes that have bytes and are not paused."""
+    left, weights = port.capacity * step, 0.0
+    for number in range(port.queues + CLASSES - 1, port.queues - 1, -1):
+        queue = state.links[number]
+        waiting = 0.0 if queue.paused else queue.queue + queue.arrived
+        if queue.weight == 0:
+            queue.room = min(waiting, left)
+            left -= queue.room
+        else:
+            queue.room = -1.0 if waiting > 0 else 0.0
+            weights += queue.weight if waiting > 0 else 0.0
+    if weights > 0:
+        _share_by_weights(state, port, left, weights)
+
+
+@compiled
+def _share_by_weights(state: StepState, port: Record, left: float, weights: float) -> None:
+    """Classes that have less than their share leave the rest to the others (room below 0: not known yet)."""
+    changes = True
+    while changes:
+        changes = False
+        for number in range(port.queues, port.queues + CLASSES):
+            queue = state.links[number]
+            waiting = queue.queue + queue.arrived
+            if queue.room < 0 and waiting * weights <= left * queue.weight:
+                queue.room = waiting
+                left = max(0.0, left - waiting)
+                weights -= queue.weight
+                changes = True
+    for number in range(port.queues, port.queues + CLASSES):
+        queue = state.links[number]
+        if queue.room < 0:
+            queue.room = left * queue.weight / weights
+
+
+# -- what is active -------------------------------------------------------------------------------
+
+
 @compiled
 def _list_active(state: StepState) -> None:
     """List the flows that are active, their links and hops, each link after those that lead to it."""
-    for i in range(state.link_starts[len(state.link_starts) - 1]):
+    old = state.link_starts[len(state.link_starts) - 1]
+    for i in range(old):
         state.links[state.active_links[i]].is_active = 0
     count = 0
     for i in range(state.counts[ACTIVE]):
         number = state.active[i]
-        if state.flows[number].is_active:
+        flow = state.flows[number]
+        if flow.is_active == LEAVES:
+            clear(state, flow)
+            flow.is_active = 0
+        else:
             state.active[count] = number
             count += 1
-        else:
-            _clear(state, state.flows[number])
-    old = state.link_starts[len(state.link_starts) - 1]
     state.counts[ACTIVE], state.counts[CHANGED] = count, 0
     for i in range(count):
         flow = state.flows[state.active[i]]
+        state.links[state.links[flow.host_link].port].is_active = 1
         for h in range(flow.first_hop, flow.first_hop + flow.hops):
-            state.links[state.hops[h].link].is_active = 1
+            state.links[state.links[state.hops[h].link].port].is_active = 1
     for i in range(old):
         link = state.links[state.active_links[i]]
         if link.is_active == 0:
-            link.queue = link.wait = link.marks = link.loss = 0.0
-            link.pausing = link.paused = 0
+            _empty(link)
+            for number in range(link.queues, link.queues + CLASSES if link.queues > 0 else 0):
+                _empty(state.links[number])
     hops, links = 0, 0
-    for level in range(len(state.link_starts) - 1):
+    for i in range(count):
+        links = _list_link(state, state.flows[state.active[i]].host_link, links)
+    state.link_starts[1], state.hop_starts[1] = links, 0
+    for level in range(1, len(state.link_starts) - 1):
         for i in range(count):
             flow = state.flows[state.active[i]]
             for h in range(flow.first_hop, flow.first_hop + flow.hops):
                 number = state.hops[h].link
-                if state.levels[number] != level:
-                    continue
-                state.active_hops[hops] = h
-                hops += 1
-                if state.links[number].is_active == 1:
-                    state.links[number].is_active = 2
-                    state.active_links[links] = number
-                    links += 1
+                if state.levels[state.links[number].port] == level:
+                    state.active_hops[hops] = h
+                    hops += 1
+                    links = _list_link(state, number, links)
         state.link_starts[level + 1], state.hop_starts[level + 1] = links, hops
 
 
 @compiled
-def _clear(state: StepState, flow: Record) -> None:
-    """Let the last fraction of a byte arrive."""
-    for h in range(flow.first_hop, flow.first_hop + flow.hops):
-        hop = state.hops[h]
-        link = state.links[hop.link]
-        link.queue = max(0.0, link.queue - hop.queue - hop.arrived)
-        flow.delivered_in_all += hop.queue + hop.arrived
-        hop.queue = hop.arrived = 0.0
-    flow.wait = flow.delivered = flow.sent = flow.lost = flow.queue = 0.0
-    flow.unmarked = 1.0
+def _list_link(state: StepState, queue: int, count: int) -> int:
+    """Add the link to which a queue belongs to those that are listed, if it is not there yet; returns their number."""
+    number = state.links[queue].port
+    if state.links[number].is_active == 1:
+        state.links[number].is_active = 2
+        state.active_links[count] = number
+        count += 1
+    return count
+
+
+@compiled
+def _empty(link: Record) -> None:
+    link.queue = link.wait = link.marks = link.loss = 0.0
+    link.pausing = link.paused = 0

@@ -1,7 +1,8 @@
 """The arrays of the step mode: one record each link, flow, hop, law, job, step and message.
 
 Times are nanoseconds, amounts bytes, rates bytes a nanosecond. A *flow* is a connection, which lives as long as its
-job; a *hop* is its share of one link's queue.
+job; a *hop* is its share of one link's queue. A link with queues for traffic classes has a record for each of them
+behind the records of all links. Fields that each step touches come first: they share cache lines.
 """
 
 from __future__ import annotations
@@ -15,34 +16,39 @@ from placement.simulator.network.laws.network_law import DEFAULTS
 from placement.simulator.network.laws.state import Record
 
 HISTORY = 1024
-"""Steps for which a flow remembers the marks on its way; a power of 2."""
+"""Steps for which a flow remembers what its packets met; a power of 2."""
 
 LINK = np.dtype(
     [
         ("capacity", "f8"),
-        ("buffer", "f8"),
-        ("lowest", "f8"),  # of the marks; infinite: none
-        ("highest", "f8"),
-        ("probability", "f8"),
-        ("stop", "f8"),  # of the pause; infinite: none
-        ("go", "f8"),
-        ("is_active", "i8"),
-        ("pausing", "i8"),  # whoever sends into it is to pause
-        ("paused", "i8"),  # a link behind it is pausing
         ("queue", "f8"),
         ("arrived", "f8"),  # in this step
         ("part", "f8"),  # of the queue, and of what arrived, that leaves in this step
+        ("wait", "f8"),  # queue / capacity
         ("marks", "f8"),  # probability, in this step
         ("loss", "f8"),
-        ("wait", "f8"),  # queue / capacity
+        ("pausing", "i4"),  # whoever sends into it is to pause
+        ("paused", "i4"),  # a link behind it is pausing
+        ("buffer", "f8"),
+        ("lowest", "f8"),  # of the marks; infinite: none
+        ("stop", "f8"),  # of the pause; infinite: none
+        ("go", "f8"),
         ("sent", "f8"),
+        ("largest", "f8"),
+        ("queues", "i8"),  # the first one of its classes; 0: it has none
+        ("port", "i8"),  # the link whose queue it is
+        ("highest", "f8"),  # of the marks
+        ("probability", "f8"),
         ("marked", "f8"),
         ("dropped", "f8"),
-        ("largest", "f8"),
+        ("is_active", "i8"),
+        ("weight", "f8"),  # of a class; 0: strict priorities
+        ("room", "f8"),  # that the class has in this step
+        ("rate", "f8"),  # at which the class was served lately
     ]
 )
 
-HOP = np.dtype([("link", "i8"), ("flow", "i8"), ("next_link", "i8"), ("queue", "f8"), ("arrived", "f8")])
+HOP = np.dtype([("link", "u4"), ("flow", "u4"), ("next_link", "i8"), ("queue", "f8"), ("arrived", "f8")])
 
 LAW = np.dtype(
     [
@@ -59,58 +65,66 @@ LAW = np.dtype(
 
 FLOW = np.dtype(
     [
-        ("law", "i8"),
-        ("job", "i8"),
-        ("first_hop", "i8"),
-        ("hops", "i8"),  # without the sender's own link
-        ("host_link", "i8"),  # -1: the sender has none
-        ("is_active", "i8"),
-        ("left", "f8"),  # of the message, to be sent
-        ("began", "i8"),  # the message; NEVER: in a step before this one
-        ("finished", "i8"),  # sending the message
-        ("head", "i8"),  # the message, and those that wait; -1: none
-        ("tail", "i8"),
-        ("iteration", "i8"),  # of the job, that was begun last
-        ("iteration_left", "f8"),
-        ("iteration_bytes", "f8"),
-        ("read", "i8"),  # the step whose packets were acknowledged last
-        ("seen", "f8"),  # by them
         ("queue", "f8"),  # on all links
-        ("offered", "f8"),
-        ("sent", "f8"),  # in this step
         ("delivered", "f8"),
         ("lost", "f8"),
         ("wait", "f8"),
         ("unmarked", "f8"),  # probability over all its links
         ("delivered_in_all", "f8"),
-        ("sent_in_all", "f8"),
-        ("lost_in_all", "f8"),
+        ("sent", "f8"),  # in this step; before its host's link was served, what is offered
+        ("left", "f8"),  # of the message, to be sent
+        ("law", "u4"),
+        ("head", "i4"),  # the message, and those that wait; -1: none
+        ("first_hop", "u4"),
+        ("hops", "i4"),  # without the sender's own link
+        ("host_link", "u4"),
+        ("has_class", "i4"),  # whether a link on its way has queues for classes
         ("base_rtt", "f8"),
-        ("one_way", "f8"),
-        ("line_rate", "f8"),
-        ("narrowest", "f8"),
-        ("random", "u8"),
-        ("loss_at", "i8"),  # when the sender hears of it; 0: of none
+        ("began", "i8"),  # the message; NEVER: in a step before this one
+        ("read", "i8"),  # the step whose packets were acknowledged last
+        ("noted", "i8"),  # the last step whose packets met a queue or marks
+        ("seen", "f8"),  # by those that were acknowledged
         ("rate", "f8"),  # of DCQCN
+        ("counted", "f8"),
+        ("next_cnp", "i8"),
+        ("alpha_due", "i8"),
+        ("timer_due", "i8"),
+        ("cut_due", "i8"),
+        ("loss_at", "i8"),  # when the sender hears of it; 0: of none
+        ("iteration_left", "f8"),
+        ("last_sent", "f8"),
+        ("sent_in_all", "f8"),
+        ("random", "u8"),
         ("target_rate", "f8"),
         ("alpha_share", "f8"),
         ("time_stage", "i8"),
         ("byte_stage", "i8"),
-        ("counted", "f8"),
-        ("alpha_due", "i8"),
-        ("timer_due", "i8"),
-        ("cut_due", "i8"),
-        ("next_cnp", "i8"),
         ("cnp_seen", "i8"),
         ("cut_wanted", "i8"),
+        *((name, "f8") for name in ("acked_fraction", "reducing_until", "blocked_until", "factor")),
+        *((name, "i8") for name in ("cwnd", "ssthresh", "count", "holds", "queued", "signal")),
+        *((name, "f8") for name in ("in_flight", "carry", "window_acked", "window_marked", "window_end")),
+        *((name, "i8") for name in ("epoch", "last_max", "origin", "ack_count", "tcp_cwnd")),
+        *((name, "i8") for name in ("cubic_count", "last_cwnd", "last_jiffy", "alpha", "kept_cwnd")),
+        *((name, "f8") for name in ("lost_carry", "k")),
         ("window", "f8"),  # of the control by delay
         ("next_cut", "i8"),
-        *((name, "i8") for name in ("cwnd", "ssthresh", "count", "kept_cwnd", "holds", "queued")),
-        *((name, "i8") for name in ("signal", "epoch", "last_max", "origin", "ack_count", "tcp_cwnd")),
-        *((name, "i8") for name in ("cubic_count", "last_cwnd", "last_jiffy", "alpha")),
-        *((name, "f8") for name in ("in_flight", "acked_fraction", "reducing_until", "blocked_until")),
-        *((name, "f8") for name in ("factor", "carry", "lost_carry", "k", "window_acked")),
-        *((name, "f8") for name in ("window_marked", "window_end", "last_sent")),
+        ("job", "i8"),
+        ("is_active", "i8"),
+        ("finished", "i8"),  # sending the message
+        ("tail", "i8"),
+        ("iteration", "i8"),  # of the job, that was begun last
+        ("iteration_bytes", "f8"),
+        ("traffic_class", "i8"),
+        (
+            "tail_hop",
+            "i8",
+        ),  # where the last byte of the message is that was sent; -1: not sent yet; with classes
+        ("ahead", "f8"),  # of it in that queue
+        ("lost_in_all", "f8"),
+        ("one_way", "f8"),
+        ("line_rate", "f8"),
+        ("narrowest", "f8"),
     ]
 )
 
@@ -145,6 +159,9 @@ STEP = np.dtype(
 
 MESSAGE = np.dtype([("step", "i8"), ("flow", "i8"), ("size", "f8"), ("next", "i8")])
 
+MET = np.dtype([("mark", "f4"), ("wait", "f4")])
+"""What the packets of a step met: the probability that they were marked, and the queueing."""
+
 
 class StepState(NamedTuple):
     """All arrays. `events` has the steps, whose computing ends, and behind them the messages, which arrive."""
@@ -161,15 +178,16 @@ class StepState(NamedTuple):
     begins: np.ndarray
     ends: np.ndarray
     levels: np.ndarray
-    """Of each link: none before those that lead to it."""
-    marks: np.ndarray
-    """Of each step and flow: the probability that its packets were marked."""
-    waits: np.ndarray
-    """Of each step and flow: the queueing that its packets met."""
+    """Of each link: 0 for senders' own ones, and none before those that lead to it."""
+    class_bounds: np.ndarray
+    """Of each job: those of `RemainingClass`, and NEVER behind them."""
+    history: Record
+    """Of each flow and step, by the step's number modulo HISTORY."""
     active: np.ndarray
     """Flows that send or have bytes in queues; the counts are in `counts`."""
     active_links: np.ndarray
     link_starts: np.ndarray
+    """Of each level in `active_links`."""
     active_hops: np.ndarray
     hop_starts: np.ndarray
     counts: np.ndarray

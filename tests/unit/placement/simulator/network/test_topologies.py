@@ -17,7 +17,7 @@ from placement.simulator.network.topologies import (
     network_named,
     network_of_cluster,
 )
-from placement.simulator.network.topology import Marking, Network, NetworkLink, Pause
+from placement.simulator.network.topology import ClassQueues, Marking, Network, NetworkLink, Pause
 
 
 def capacity_bps(network, below, is_up=True):
@@ -84,6 +84,9 @@ def test_the_keys_of_a_name_reach_the_switches_and_not_the_nics():
     assert network.gpus == (4, 4)
     assert network_named("dumbbell:1,ecn=1kb-2kb-0.5").links[1].marking == Marking(1e3, 2e3, 0.5)
     assert network_named("dumbbell:1,ecn=off").links[1].marking is None
+    strict, weighted = (network_named(f"dumbbell:1,classes={text}") for text in ("strict", "8:4:2:1:1:1:1:1"))
+    assert {link.classes for link in strict.links} == {ClassQueues()}
+    assert {link.classes for link in weighted.links} == {ClassQueues((8, 4, 2, 1, 1, 1, 1, 1))}
 
 
 def test_a_cluster_is_the_two_tier_network():
@@ -113,6 +116,7 @@ def test_documents_of_the_service_and_graphs(tmp_path):
                 "rate_bps": 1e9,
                 "both": True,
                 "marking": {"lowest_bytes": 1, "highest_bytes": 2},
+                "classes": {"weights": [1] * 8},
             },
             {"source": "b", "target": "s", "rate_bps": 2e9, "lane": 1, "buffer_bytes": 100},
         ],
@@ -122,6 +126,7 @@ def test_documents_of_the_service_and_graphs(tmp_path):
     assert [link.name for link in network.links] == ["a->s", "s->a", "b->s#1"]
     assert network.gpus == (1, 2)
     assert network.links[1].marking == Marking(1, 2)
+    assert network.links[1].classes == ClassQueues((1,) * 8)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +167,8 @@ def test_a_wrong_name_is_refused(name, expected):
         ({"marking": {"lowest_bytes": 2, "highest_bytes": 1}}, "marking: highest_bytes"),
         ({"marking": {"lowest": 2}}, "links[0]: unknown or missing field"),
         ({"pause": 4}, "links[0].pause"),
+        ({"classes": {"weights": [1, 2]}}, "class queues: weights: expected 8"),
+        ({"classes": {"weight": []}}, "links[0]: unknown or missing field"),
     ],
 )
 def test_a_wrong_link_is_refused_with_its_field(change, expected):
