@@ -56,15 +56,16 @@ controls are loaded is seen everywhere."""
 OWN_CONTROLS = {
     f"tests/lab/test_{name}.py"
     for name in (
-        *("elastic_jobs", "htb", "iterations", "lab", "local_engine"),
-        *("perf", "side_by_side", "two_tier", "windows"),
+        *("alone", "async_jobs", "contention", "dctcp_without_ecn", "detectors", "elastic_jobs", "hosts", "htb"),
+        *("iterations", "lab", "local_engine", "perf", "sensitivity", "service_profile", "side_by_side"),
+        *("stalls", "tc_events", "two_tier", "windows"),
     )
 }
 """Lab tests that load no congestion controls, or under names of their own."""
 
 
 BEGIN_EARLY = (
-    *("lab", "engine ports", "tests/unit/golden/test_golden.py"),
+    *("lab", "tests/lab/test_hosts.py", "engine ports", "tests/unit/golden/test_golden.py"),
     *(
         f"tests/unit/placement/{name}.py"
         for name in ("engines/slurm/test_engine", "service/test_slurm", "engines/slurm/test_texts")
@@ -72,7 +73,7 @@ BEGIN_EARLY = (
     "tests/unit/collectives/group/test_same_as_gloo_on_four_ranks.py",
     "tests/unit/collectives/group/test_backend.py",
     "tests/unit/test_imports.py",
-    "tests/lab/test_elastic_jobs.py",
+    *(f"tests/lab/test_{name}.py" for name in ("detectors", "elastic_jobs", "async_jobs")),
     "tests/unit/bench/allreduce/test_sweep.py",
     "tests/unit/bench/workloads/test_jobs.py",
     *(f"tests/lab/test_{name}.py" for name in ("perf", "lab", "side_by_side", "local_engine", "two_tier")),
