@@ -50,8 +50,18 @@ SHARED = {
     **{
         f"tests/unit/collectives/{name}.py": "ranks"
         for name in (
-            *("group/test_same_as_gloo_on_four_ranks", "group/test_backend", "group/test_faults", "elastic/test_training"),
-            *("group/test_late_connections", "group/test_operation_hooks", "group/test_reconfigure", "gate/test_gate"),
+            *(
+                "group/test_same_as_gloo_on_four_ranks",
+                "group/test_backend",
+                "group/test_faults",
+                "elastic/test_training",
+            ),
+            *(
+                "group/test_late_connections",
+                "group/test_operation_hooks",
+                "group/test_reconfigure",
+                "gate/test_gate",
+            ),
             *("group/test_same_as_gloo", "recording/test_traffic", "recording/test_training_iterations"),
             *("transport/test_gloo_sockets", "transport/test_nccl_sockets"),
         )
@@ -72,7 +82,16 @@ the ports of engines, each of which hands out the same ones; which congestion co
 OWN_CONTROLS = {
     f"tests/lab/test_{name}.py"
     for name in (
-        *("alone", "async_jobs", "contention", "dctcp_without_ecn", "detectors", "elastic_jobs", "hosts", "htb"),
+        *(
+            "alone",
+            "async_jobs",
+            "contention",
+            "dctcp_without_ecn",
+            "detectors",
+            "elastic_jobs",
+            "hosts",
+            "htb",
+        ),
         *("iterations", "lab", "local_engine", "perf", "sensitivity", "service_profile", "side_by_side"),
         *("stalls", "tc_events", "two_tier", "windows"),
     )

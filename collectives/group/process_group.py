@@ -77,7 +77,9 @@ _ALL_TO_ALL_SINGLE = method("all_to_all_single", "alltoall_base")
 class OperationPath(Enum):
     """What is done for an operation beside passing it on: one of these for all operations of a group at a time."""
 
-    DIRECT = "one that its caller waits for is recorded when it has ended, the others are recorded at their call"
+    DIRECT = (
+        "one that its caller waits for is recorded when it has ended, the others are recorded at their call"
+    )
     ADMITTED = "all are recorded at their call, before which they may be held back"
     NCCL = "as ADMITTED; the completion of those on a GPU is polled, since NCCL's wait() blocks a stream only"
     COALESCED = "as ADMITTED; they complete together, and when that is is known at the end of the coalescing"
@@ -506,35 +508,13 @@ class MltcpProcessGroup(HooksOfBoth):
             awaited = not getattr(options_of(args, kwargs), "asyncOp", True)
             root = root_of(name, args, kwargs)
             nbytes = payload_bytes(name, args, kwargs)
-        recorder = self._recorder
-        if not awaited or self._path is not _DIRECT or recorder.attends:
-            return self._submit(InFlightOperation(name, self._label, nbytes, root), method, args, kwargs, awaited)
-        submitted_ns, completed_ns = monotonic_ns(), None
-        work: Work = method(*args, **kwargs)
-        try:
-            if work is not None:
-                work.wait()
-            completed_ns = monotonic_ns()
-        except Exception:
-            recorder.failed()
-            raise
-        finally:
-            recorder.add((name, self._label, nbytes, root, submitted_ns, completed_ns))
-        return work
-
-    def _submit(
-        self,
-        operation: InFlightOperation,
-        method: Callable[..., Work | None],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        awaited: bool,
-    ) -> Work | None:
-        """Admit and record a collective operation before it is passed on, and observe its completion."""
+        if awaited and self._path is _DIRECT and not self._recorder.attends:
+            return self._awaited(name, method, args, kwargs, nbytes, root)
+        operation = InFlightOperation(name, self._label, nbytes, root)
         if self._admission is not None and not self._capturing():
             self._admission.admit(operation)
         self._recorder.submit(operation)
-        opening = self._nccl and self._may_connect(operation.name, operation.bytes.bit_length(), operation.root)
+        opening = self._nccl and self._may_connect(name, nbytes.bit_length(), root)
         try:
             work = method(*args, **kwargs)
         except BaseException:
@@ -556,6 +536,29 @@ class MltcpProcessGroup(HooksOfBoth):
             if operation.return_pass is not None:
                 operation.work = work
             self._recorder.completion.watch(work, operation.complete)
+        return work
+
+    def _awaited(
+        self,
+        name: str,
+        method: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        nbytes: int,
+        root: int,
+    ) -> Work:
+        """Pass on an operation whose caller waits for it, and record it when it has ended."""
+        submitted_ns, completed_ns = monotonic_ns(), None
+        work: Work = method(*args, **kwargs)
+        try:
+            if work is not None:
+                work.wait()
+            completed_ns = monotonic_ns()
+        except Exception:
+            self._recorder.failed()
+            raise
+        finally:
+            self._recorder.add((name, self._label, nbytes, root, submitted_ns, completed_ns))
         return work
 
     def _point_to_point(

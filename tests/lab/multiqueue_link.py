@@ -142,9 +142,9 @@ def rate_of(qdisc, rate_bps, warm_up_s, seconds):
 
 
 def sent_bytes(qdisc, minor):
-    """The bytes that a job's class in each queue has sent since it was added, by handle."""
+    """The bytes that a job's class in each queue, from 1, has sent since it was added."""
     return {
-        handle: use.sent_bytes
+        (handle - HANDLE) >> 16: use.sent_bytes
         for handle, use in class_use(qdisc.index).items()
         if handle & 0xFFFF == minor and handle & 0xFFFF0000 != HANDLE  # where the queues of mq are
     }

@@ -21,7 +21,15 @@ from mltcp.pacing.tc.htb_qdisc import PACED, HtbQdisc
 from mltcp.pacing.tc.queue_layout import QueueLayout
 from tests.eventually import eventually as until
 from tests.lab.daemons import daemon_in, tc
-from tests.lab.multiqueue_link import INTERFACE, JOB, flows_of_a_job, multiqueue_link, paced, rate_of, sent_bytes
+from tests.lab.multiqueue_link import (
+    INTERFACE,
+    JOB,
+    flows_of_a_job,
+    multiqueue_link,
+    paced,
+    rate_of,
+    sent_bytes,
+)
 from tests.lab.test_restore import _killed_after, ip, shown
 from tests.lab.test_restore import tc as tc_here
 

@@ -274,7 +274,9 @@ class HtbQdisc:
                     raise NotAvailableError(
                         f"{self.interface}: packets cannot be classified by mark: {error}"
                     ) from error
-                _log.warning("%s: packets are classified by priority only, not by mark: %s", self.interface, error)
+                _log.warning(
+                    "%s: packets are classified by priority only, not by mark: %s", self.interface, error
+                )
 
     def state(self) -> str:
         """``paced``; ``absent``: there is none, or another interface of this name; ``left alone``: ours was removed.
@@ -383,7 +385,9 @@ class HtbQdisc:
 
     def _change_classes(self, rates_bps: Mapping[int, float]) -> None:
         index = self._installed_index()
-        wanted = {handle: rate for handle, rate in rates_bps.items() if handle & 0xFFFF not in self.left_alone}
+        wanted = {
+            handle: rate for handle, rate in rates_bps.items() if handle & 0xFFFF not in self.left_alone
+        }
         if wanted:
             self._tc.change_rates(index, TOP, wanted)
             self._layout.applied(wanted)
