@@ -1,6 +1,6 @@
 """Compiles what many tests use, once for all workers: ``python -m tests.compile_ahead``.
 
-Workers that begin with an empty cache compile the same loops, and rewrite the assertions of the same modules, at the same
+Workers that begin with an empty cache compile the same loops, and rewrite the same modules, at the same
 time, each for itself. This takes one core for about a minute; `script/test` runs it beside the checks that use one core
 themselves. No result is checked here.
 """
