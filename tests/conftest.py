@@ -37,9 +37,35 @@ def pytest_addoption(parser):
 
 
 SHARED = {
-    "tests/unit/placement/engines/test_local.py": "engine ports",
-    "tests/unit/placement/service/test_engine_runner.py": "engine ports",
-    "tests/unit/bench/workloads/elastic/test_training_job.py": "engine ports",
+    **dict.fromkeys(
+        (
+            "tests/unit/placement/engines/test_local.py",
+            "tests/unit/placement/service/test_engine_runner.py",
+            "tests/unit/bench/workloads/elastic/test_training_job.py",
+            "tests/unit/bench/workloads/test_jobs.py",
+            "tests/unit/bench/allreduce/test_sweep.py",
+        ),
+        "forked programs",
+    ),
+    **{
+        f"tests/unit/collectives/{name}.py": "ranks"
+        for name in (
+            *(
+                "group/test_same_as_gloo_on_four_ranks",
+                "group/test_backend",
+                "group/test_faults",
+                "elastic/test_training",
+            ),
+            *(
+                "group/test_late_connections",
+                "group/test_operation_hooks",
+                "group/test_reconfigure",
+                "gate/test_gate",
+            ),
+            *("group/test_same_as_gloo", "recording/test_traffic", "recording/test_training_iterations"),
+            *("transport/test_gloo_sockets", "transport/test_nccl_sockets"),
+        )
+    },
     **dict.fromkeys(
         (
             "tests/unit/collectives/transport/test_congestion_control.py",
@@ -49,35 +75,40 @@ SHARED = {
         "lab",
     ),
 }
-"""Modules that share something of the host: every engine hands out the same ports, from the first on; which congestion
-controls are loaded is seen everywhere."""
+"""Modules that share something: a server that forks interpreters or ranks, and takes long to import all that they need;
+the ports of engines, each of which hands out the same ones; which congestion controls are loaded on the host."""
 
 
 OWN_CONTROLS = {
     f"tests/lab/test_{name}.py"
     for name in (
-        *("elastic_jobs", "htb", "iterations", "lab", "local_engine"),
-        *("perf", "side_by_side", "two_tier", "windows"),
+        *(
+            "alone",
+            "async_jobs",
+            "contention",
+            "dctcp_without_ecn",
+            "detectors",
+            "elastic_jobs",
+            "hosts",
+            "htb",
+        ),
+        *("iterations", "lab", "local_engine", "perf", "sensitivity", "service_profile", "side_by_side"),
+        *("stalls", "tc_events", "two_tier", "windows"),
     )
 }
 """Lab tests that load no congestion controls, or under names of their own."""
 
 
 BEGIN_EARLY = (
-    *("lab", "engine ports", "tests/unit/golden/test_golden.py"),
+    *("lab", "tests/lab/test_hosts.py", "ranks", "forked programs", "tests/unit/golden/test_golden.py"),
     *(
         f"tests/unit/placement/{name}.py"
         for name in ("engines/slurm/test_engine", "service/test_slurm", "engines/slurm/test_texts")
     ),
-    "tests/unit/collectives/group/test_same_as_gloo_on_four_ranks.py",
-    "tests/unit/collectives/group/test_backend.py",
     "tests/unit/test_imports.py",
-    "tests/lab/test_elastic_jobs.py",
-    "tests/unit/bench/allreduce/test_sweep.py",
-    "tests/unit/bench/workloads/test_jobs.py",
+    *(f"tests/lab/test_{name}.py" for name in ("detectors", "elastic_jobs", "async_jobs")),
     *(f"tests/lab/test_{name}.py" for name in ("perf", "lab", "side_by_side", "local_engine", "two_tier")),
     "tests/unit/placement/simulator/test_exact.py",
-    *(f"tests/unit/collectives/{name}.py" for name in ("group/test_faults", "elastic/test_training")),
 )
 """The units of work that last longest, in the order in which they begin, so that none of them is the last to end. xdist
 gives each worker two at the start: of four, the first one the first and the fifth."""

@@ -54,8 +54,7 @@ from mltcp.core.signals import exit_on_sigterm
 from mltcp.ebpf.congestion_controls import Controls
 from mltcp.ebpf.jobs import remove_stale
 
-SILENCE_S = 20.0
-"""The launcher is taken for dead when it has sent nothing for so long; it sends a Ping much more often."""
+_SILENCE_S = 20.0
 
 _MODULE = "bench.hosts.agent"
 _CHUNK_BYTES = 1 << 16
@@ -120,7 +119,7 @@ class Agent:
         ranks = {id(rank.source): number for number, rank in self._ranks.items()}
         outputs = {source: number for number, each in self._programs.items() for source in each.sources}
         sources: list[Any] = [self._incoming, *(rank.source for rank in self._ranks.values()), *outputs]
-        left_s = self._heard_s + SILENCE_S - time.monotonic()
+        left_s = self._heard_s + self._options.silence - time.monotonic()
         for ready in wait(sources, max(0.0, left_s)):
             if ready == self._incoming:
                 self._hear()
@@ -128,7 +127,7 @@ class Agent:
                 self._program_wrote(outputs[int(ready)], int(ready))
             else:
                 self._rank_said(ranks[id(ready)])
-        if time.monotonic() > self._heard_s + SILENCE_S and not wait([self._incoming], 0):
+        if time.monotonic() > self._heard_s + self._options.silence and not wait([self._incoming], 0):
             raise LauncherGoneError
 
     def _rank_said(self, number: int) -> None:
@@ -321,6 +320,13 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("session", "name", "address", "interface"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--gpus", default="", help="CUDA identifiers, separated by spaces")
+    parser.add_argument(
+        "--silence",
+        type=float,
+        default=_SILENCE_S,
+        metavar="SECONDS",
+        help="the launcher is taken for dead when it has sent nothing for so long; it sends a Ping much more often",
+    )
     parser.add_argument("--socket", type=Path, action="append", default=[], help="a socket that is forwarded")
     return parser
 

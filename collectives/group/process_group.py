@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from enum import Enum
 from functools import partial
 from time import monotonic_ns
 from typing import Any, overload
@@ -71,6 +72,21 @@ _REDUCE_SCATTER_SINGLE_COALESCED = method(
     "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"
 )
 _ALL_TO_ALL_SINGLE = method("all_to_all_single", "alltoall_base")
+
+
+class OperationPath(Enum):
+    """What is done for an operation beside passing it on: one of these for all operations of a group at a time."""
+
+    DIRECT = (
+        "one that its caller waits for is recorded when it has ended, the others are recorded at their call"
+    )
+    ADMITTED = "all are recorded at their call, before which they may be held back"
+    NCCL = "as ADMITTED; the completion of those on a GPU is polled, since NCCL's wait() blocks a stream only"
+    COALESCED = "as ADMITTED; they complete together, and when that is is known at the end of the coalescing"
+
+
+_DIRECT = OperationPath.DIRECT
+_FOLLOWED_SPECIALLY = (OperationPath.NCCL, OperationPath.COALESCED)
 
 
 class MltcpProcessGroup(HooksOfBoth):
@@ -139,7 +155,7 @@ class MltcpProcessGroup(HooksOfBoth):
             if nccl:
                 self._nccl, default = True, kind
         self._gloo_has_gpus = not self._nccl and torch.cuda.is_available()
-        self._treat_specially(self._nccl)
+        self._choose_path()
         self._set_default_backend(default)
 
     # -- the group itself ----------------------------------------------------------------------------------------------
@@ -228,7 +244,7 @@ class MltcpProcessGroup(HooksOfBoth):
     def hold_back_by(self, admission: AdmissionControl | None) -> AdmissionControl | None:
         """Have this admission control, or none, hold operations back from now on; returns the former one."""
         former, self._admission = self._admission, admission
-        self._treat_specially(self._special)
+        self._choose_path()
         return former
 
     def sockets(self) -> tuple[GroupSocket, ...]:
@@ -253,13 +269,11 @@ class MltcpProcessGroup(HooksOfBoth):
     @untraced
     def allreduce(self, *args: Any, **kwargs: Any) -> Work:
         """Reduce a tensor over all ranks, in place on each."""
-        if self._plain and not (self._recorder.attends or kwargs):
-            nbytes = awaited_bytes(args)
-            if nbytes is not None:
-                return self._awaited("all_reduce", self._inner.allreduce, args, kwargs, nbytes)
-        if self._stands_in and self._coalesced is None and is_integer_average(args):
+        nbytes = None if kwargs else awaited_bytes(args)
+        averages = nbytes is None and self._stands_in and self._coalesced is None
+        if averages and is_integer_average(args):
             return self._average_integers(*args)
-        return self._collective("all_reduce", self._inner.allreduce, args, kwargs)
+        return self._collective("all_reduce", self._inner.allreduce, args, kwargs, nbytes)
 
     def _average_integers(self, tensors: list[Tensor], options: AllreduceOptions) -> Work:
         """Sum and divide; waits for an asynchronous operation too, since this is rare."""
@@ -480,16 +494,21 @@ class MltcpProcessGroup(HooksOfBoth):
     def _collective(
         self,
         name: str,
-        method: Callable[..., Work | None],
+        method: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any] = _NO_KEYWORDS,
+        nbytes: int | None = None,
     ) -> Any:
-        """Admit and record an operation, and pass it on to the inner group's method."""
-        options = options_of(args, kwargs)
-        root = root_of(name, args, kwargs)
-        nbytes = payload_bytes(name, args, kwargs)
-        awaited = not getattr(options, "asyncOp", True)
-        if awaited and self._plain and not self._recorder.attends:
+        """Record an operation, and pass it on to the inner group's method: the way of all of them.
+
+        `nbytes` are those of an all-reduce whose caller is known to wait for it, and are read from the call otherwise.
+        """
+        awaited, root = True, 0
+        if nbytes is None:
+            awaited = not getattr(options_of(args, kwargs), "asyncOp", True)
+            root = root_of(name, args, kwargs)
+            nbytes = payload_bytes(name, args, kwargs)
+        if awaited and self._path is _DIRECT and not self._recorder.attends:
             return self._awaited(name, method, args, kwargs, nbytes, root)
         operation = InFlightOperation(name, self._label, nbytes, root)
         if self._admission is not None and not self._capturing():
@@ -501,7 +520,7 @@ class MltcpProcessGroup(HooksOfBoth):
         except BaseException:
             operation.release()
             raise
-        if work is None or self._special:
+        if work is None or self._path in _FOLLOWED_SPECIALLY:
             self._follow_specially(operation, work, args)
             if opening:
                 self._look_for_connections()
@@ -526,7 +545,7 @@ class MltcpProcessGroup(HooksOfBoth):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         nbytes: int,
-        root: int = 0,
+        root: int,
     ) -> Work:
         """Pass on an operation whose caller waits for it, and record it when it has ended."""
         submitted_ns, completed_ns = monotonic_ns(), None
@@ -577,10 +596,14 @@ class MltcpProcessGroup(HooksOfBoth):
         else:
             self._recorder.watch(operation, work, by_polling=cuda)
 
-    def _treat_specially(self, special: bool) -> None:
-        """Whether operations are coalesced or may be NCCL's; those that nothing else is done for either are plain."""
-        self._special = special
-        self._plain = not special and self._admission is None
+    def _choose_path(self) -> None:
+        """Choose the path of operations; called whenever something that it depends on has changed."""
+        if self._coalesced is not None:
+            self._path = OperationPath.COALESCED
+        elif self._nccl:
+            self._path = OperationPath.NCCL
+        else:
+            self._path = _DIRECT if self._admission is None else OperationPath.ADMITTED
 
     def _capturing(self) -> bool:
         """Whether a CUDA stream is being captured: operations are then recorded for later, and must not be held."""
@@ -589,12 +612,12 @@ class MltcpProcessGroup(HooksOfBoth):
     def _start_coalescing(self, device: torch.device) -> None:
         self._inner._start_coalescing(device)
         self._coalesced = []
-        self._treat_specially(True)
+        self._choose_path()
 
     def _end_coalescing(self, device: torch.device) -> Work | None:  # type: ignore[override]
         coalesced, self._coalesced = self._coalesced or [], None
         kinds, self._coalesced_kinds = tuple(self._coalesced_kinds), []
-        self._treat_specially(self._nccl)
+        self._choose_path()
         opening = self._nccl and self._may_connect(*kinds)
         work = self._inner._end_coalescing(device)
         for operation in coalesced:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mltcp.pacing.edt.edt_pacing import FQ, EdtPacing, departures_available, has_fq, undo_departure_times
-from mltcp.pacing.tc.htb_qdisc import HtbQdisc
-from mltcp.pacing.tc.mq_htb_qdisc import MqHtbQdisc
+from mltcp.pacing.tc.htb_qdisc import HtbQdisc, RootLayout
 from mltcp.pacing.tc.qdisc_change import ChangeLog
 from mltcp.pacing.tc.qdiscs import HANDLE, ROOT, RootQdisc, qdiscs_of, root_of
+from mltcp.pacing.tc.queue_layout import QueueLayout
 
 
 class PacedQdisc(Protocol):
-    """What paces an interface: `HtbQdisc`, `MqHtbQdisc` or `EdtPacing`."""
+    """What paces an interface: `HtbQdisc` or `EdtPacing`."""
 
     interface: str
     what: str
@@ -96,8 +96,8 @@ class PacingChoice:
             return EdtPacing(self.interface, line_rate_bps, journal, mark)
         # A killed daemon may have left them; they would go on to pace by the rates of then.
         undo_departure_times(self.interface, journal)
-        kind = MqHtbQdisc if self.root_kind == "mq" else HtbQdisc
-        return kind(self.interface, line_rate_bps, journal, replace, mark)
+        layout = QueueLayout if self.root_kind == "mq" else RootLayout
+        return HtbQdisc(self.interface, line_rate_bps, journal, replace, mark, layout(self.interface))
 
 
 def choose_pacing(interface: str, mark: int = HANDLE) -> PacingChoice:

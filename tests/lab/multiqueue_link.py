@@ -14,8 +14,9 @@ from pathlib import Path
 from bench.lab.network import namespaces
 from bench.lab.network.namespaces import namespace_with_link
 from mltcp.daemon.journal import Journal
-from mltcp.pacing.tc.mq_htb_qdisc import MqHtbQdisc
-from mltcp.pacing.tc.qdiscs import HANDLE
+from mltcp.pacing.tc.htb_qdisc import HtbQdisc
+from mltcp.pacing.tc.qdiscs import HANDLE, class_use
+from mltcp.pacing.tc.queue_layout import QueueLayout
 
 INTERFACE = "wan"
 JOB = 16
@@ -133,17 +134,26 @@ def _paced(rate_bps, seconds):
 def rate_of(qdisc, rate_bps, warm_up_s, seconds):
     """The rate of the job on a qdisc that is rebalanced as by the daemon, after a time that does not count."""
     _control(qdisc, warm_up_s)
-    began_s, before = time.monotonic(), qdisc.sent_bytes(JOB)
+    began_s, before = time.monotonic(), sent_bytes(qdisc, JOB)
     _control(qdisc, seconds)
-    after, elapsed_s = qdisc.sent_bytes(JOB), time.monotonic() - began_s
+    after, elapsed_s = sent_bytes(qdisc, JOB), time.monotonic() - began_s
     sent = [after[queue] - before[queue] for queue in after]
     return PacedRate(8 * sum(sent) / elapsed_s / rate_bps, sum(1 for each in sent if each > 0.01 * sum(sent)))
+
+
+def sent_bytes(qdisc, minor):
+    """The bytes that a job's class in each queue, from 1, has sent since it was added."""
+    return {
+        (handle - HANDLE) >> 16: use.sent_bytes
+        for handle, use in class_use(qdisc.index).items()
+        if handle & 0xFFFF == minor and handle & 0xFFFF0000 != HANDLE  # where the queues of mq are
+    }
 
 
 @contextmanager
 def _installed():
     with tempfile.TemporaryDirectory() as directory, Journal.locked(Path(directory) / "journal") as journal:
-        qdisc = MqHtbQdisc(INTERFACE, _LINE_RATE_BPS, journal)
+        qdisc = HtbQdisc(INTERFACE, _LINE_RATE_BPS, journal, layout=QueueLayout(INTERFACE))
         qdisc.install()
         try:
             yield qdisc

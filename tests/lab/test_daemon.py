@@ -34,6 +34,7 @@ from mltcp.ebpf.job_entries import MOST_JOBS
 from mltcp.ebpf.layout import KernelJob
 from mltcp.ebpf.libbpf import BpfObject
 from mltcp.pacing.tcp_info import congestion_control
+from tests.eventually import eventually as until
 from tests.lab.controls_under_test import ANOTHER_PROGRAMS, without_own
 from tests.lab.daemons import daemon_in, tc
 
@@ -55,13 +56,6 @@ def host_state(namespace):
 
 TC_KINDS = [("qdisc", ()), ("class", ("dev", "eth0")), ("filter", ("dev", "eth0"))]
 SYSCTLS = [Path(f"/proc/sys/net/ipv4/tcp_{name}_congestion_control") for name in ("allowed", "available")]
-
-
-def until(condition, seconds=10.0):
-    deadline_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 # -- start and end -----------------------------------------------------------------------------------------------------

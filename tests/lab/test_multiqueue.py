@@ -18,10 +18,18 @@ from mltcp.daemon.journal import Journal, restore
 from mltcp.pacing.device_features import TC_OFFLOAD, ask_ethtool, device_features
 from mltcp.pacing.pacing_choice import choose_pacing
 from mltcp.pacing.tc.htb_qdisc import PACED, HtbQdisc
-from mltcp.pacing.tc.mq_htb_qdisc import MqHtbQdisc
+from mltcp.pacing.tc.queue_layout import QueueLayout
 from tests.eventually import eventually as until
 from tests.lab.daemons import daemon_in, tc
-from tests.lab.multiqueue_link import INTERFACE, JOB, flows_of_a_job, multiqueue_link, paced, rate_of
+from tests.lab.multiqueue_link import (
+    INTERFACE,
+    JOB,
+    flows_of_a_job,
+    multiqueue_link,
+    paced,
+    rate_of,
+    sent_bytes,
+)
 from tests.lab.test_restore import _killed_after, ip, shown
 from tests.lab.test_restore import tc as tc_here
 
@@ -45,7 +53,7 @@ def link():
 
 @contextmanager
 def installed(journal, interface=INTERFACE, replace=True):
-    qdisc = MqHtbQdisc(interface, LINE_BPS, journal, replace)
+    qdisc = HtbQdisc(interface, LINE_BPS, journal, replace, layout=QueueLayout(interface))
     try:
         yield qdisc
     finally:
@@ -140,8 +148,8 @@ def test_other_packets_and_those_of_other_jobs_are_not_in_its_classes(link, tmp_
             for minor in (JOB, JOB + 1):
                 qdisc.add_class(minor, 100e6)
             with flows_of_a_job(link, 4):
-                until(lambda: sum(qdisc.sent_bytes(JOB).values()) > 1_000_000)
-            other = qdisc.sent_bytes(JOB + 1)
+                until(lambda: sum(sent_bytes(qdisc, JOB).values()) > 1_000_000)
+            other = sent_bytes(qdisc, JOB + 1)
             qdisc.remove_class(JOB)
             found = other, qdisc.classes()
             restore(journal)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -21,12 +20,12 @@ from mltcp.core.cgroups import cgroup_root
 from mltcp.core.errors import NotAvailableError
 from mltcp.daemon.client.client import Client
 from placement.engines import slurm
+from tests.eventually import eventually as until
 from tests.lab.daemons import daemon_in
 from tests.unit.mltcp.daemon.serving import NOBODY
 
 pytestmark = pytest.mark.lab
 
-LONGEST_S = 120.0
 PLUGIN = Path(slurm.__file__).with_name("site") / "spank_mltcp.c"
 CGROUPS = """\
 CgroupPlugin=cgroup/v2
@@ -71,14 +70,6 @@ for number in range(1000):
     if (at / "end").exists():
         break
 """
-
-
-def until(condition):
-    deadline_s = time.monotonic() + LONGEST_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
-    return found
 
 
 @pytest.fixture(scope="module")

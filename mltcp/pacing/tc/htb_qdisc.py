@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -69,8 +69,79 @@ class ClassStatistics:
 NO_TRAFFIC = ClassStatistics(0, 0, 0, 0)
 
 
+class RootLayout:
+    """Where our HTB qdiscs are on an interface, and how jobs' rates are divided over them: one, the root, with all.
+
+    What an interface with several transmit queues does otherwise is in :class:`queue_layout.QueueLayout`.
+
+    Attributes:
+        handles: of our HTB qdiscs.
+        root_kind, root_options: of our root qdisc.
+        needs_marks: whether packets are classified by their mark only, not by priority.
+    """
+
+    root_kind = "htb"
+    root_options: Mapping[str, int] = {"default": OTHERS}
+    needs_marks = False
+
+    def __init__(self, interface: str) -> None:
+        self.interface = interface
+        self.handles: Sequence[int] = (HANDLE,)
+
+    def former(self, root: RootQdisc, replace: bool) -> SavedQdisc | None:
+        """The root qdisc to restore in the end; None for the kernel's default.
+
+        Raises:
+            NotAvailableError: it may not be replaced, or could not be restored.
+        """
+        if root.is_default:
+            return None
+        if not replace:
+            raise NotAvailableError(
+                f"{self.interface} has {root}, which is not the kernel's default: remove it, name another interface, "
+                "or allow it to be replaced (--replace-qdisc)"
+            )
+        if not root.can_be_saved:
+            raise NotAvailableError(
+                f"{self.interface} has {root} with classes or other parts, which could not be restored: remove it first"
+            )
+        return root.saved()
+
+    def former_children(self, index: int) -> tuple[tuple[int, SavedQdisc], ...]:
+        """What somebody chose for the root's queues, which is restored with it."""
+        return ()
+
+    def attach(self, route: Any, index: int) -> None:
+        """Attach the HTB qdiscs that are missing below our root."""
+
+    def refresh(self, index: int) -> bool:
+        """See which of our HTB qdiscs are there; whether one is missing where the kernel's default is."""
+        return False
+
+    def add_job(self, minor: int, rate_bps: float) -> None:
+        """Divide the rate of another job from now on."""
+
+    def remove_job(self, minor: int) -> None:
+        """Divide it no more."""
+
+    def jobs(self) -> Mapping[int, float]:
+        """The rates of the jobs that have classes in an HTB qdisc which is attached later."""
+        return {}
+
+    def divided(self, rates_bps: Mapping[int, float]) -> Mapping[int, float]:
+        """The rates of classes, by handle, that change with these rates of jobs."""
+        return {HANDLE | minor: rate for minor, rate in rates_bps.items()}
+
+    def moved(self, index: int) -> Mapping[int, float]:
+        """The rates of classes, by handle, that change because packets are in other queues than before."""
+        return {}
+
+    def applied(self, rates_bps: Mapping[int, float]) -> None:
+        """Take these rates of classes for those in force."""
+
+
 class HtbQdisc:
-    """Our HTB qdisc on an interface of this network namespace.
+    """Our HTB qdiscs on an interface of this network namespace.
 
     Args:
         interface: its name.
@@ -78,6 +149,7 @@ class HtbQdisc:
         journal: the log in which changes are recorded before they are made.
         replace: whether a root qdisc that is not the kernel's default may be replaced.
         mark: of jobs' packets, with a job's number in the lower half; 0: they have none.
+        layout: where they are; by default one at the root.
 
     Attributes:
         left_alone: the minor numbers of classes that another program has changed or removed, which are not changed.
@@ -85,7 +157,6 @@ class HtbQdisc:
 
     what = "our HTB qdisc"
     uses_priority = True
-    root_kind = "htb"
 
     def __init__(
         self,
@@ -94,12 +165,14 @@ class HtbQdisc:
         journal: ChangeLog,
         replace: bool = False,
         mark: int = HANDLE,
+        layout: RootLayout | None = None,
     ) -> None:
         self.interface = interface
         self._line_rate = LineRate(interface, line_rate_bps)
         self._journal = journal
         self._replace = replace
         self._mark = mark
+        self._layout = RootLayout(interface) if layout is None else layout
         self.left_alone: set[int] = set()
         self._index: int | None = None
         self._tc = TcSocket()
@@ -125,15 +198,16 @@ class HtbQdisc:
         root = self._root()
         self._line_rate.refresh()
         if root.is_ours and self._in_journal(root.index):
-            if root.kind == self.root_kind:
+            if root.kind == self._layout.root_kind:
                 self._index = root.index
                 self._complete()
                 return
             # Left by a daemon that was to pace in the other way.
             self.remove()
             root = self._root()
-        former = self._replaceable(root)
-        change = QdiscChange(self.interface, root.index, former, self._chosen_children(root))
+        former = self._layout.former(root, self._replace)
+        children = self._layout.former_children(root.index)
+        change = QdiscChange(self.interface, root.index, former, children)
         number = self._journal.record(change)
         try:
             with_route(lambda route: self._build(route, root.index, former is not None))
@@ -158,49 +232,29 @@ class HtbQdisc:
             for entry in self._journal.pending()
         )
 
-    def _replaceable(self, root: RootQdisc) -> SavedQdisc | None:
-        """The qdisc to restore in the end; None for the kernel's default."""
-        if root.is_default:
-            return None
-        if not self._replace:
-            raise NotAvailableError(
-                f"{self.interface} has {root}, which is not the kernel's default: remove it, name another interface, "
-                "or allow it to be replaced (--replace-qdisc)"
-            )
-        if not root.can_be_saved:
-            raise NotAvailableError(
-                f"{self.interface} has {root} with classes or other parts, which could not be restored: remove it first"
-            )
-        return root.saved()
-
-    def _chosen_children(self, root: RootQdisc) -> tuple[tuple[int, SavedQdisc], ...]:
-        """The qdiscs of the root's queues that are to be restored with it."""
-        return ()
-
-    def _trees(self, index: int) -> list[int]:
-        """The handles of our HTB qdiscs."""
-        return [HANDLE]
-
     def owns(self, handle: int) -> bool:
         """Whether a handle, of a qdisc or class, is in one of our qdiscs."""
-        return handle & 0xFFFF0000 == HANDLE
+        major = handle & 0xFFFF0000
+        return major == HANDLE or major in self._layout.handles
 
     def _build(self, route: Any, index: int, replace: bool) -> None:
         # In one request: if the daemon were killed between two, nothing would record what is still to be restored.
         command = "replace" if replace else "add"
-        route.tc(command, "htb", index=index, handle=HANDLE, default=OTHERS)
+        layout = self._layout
+        route.tc(command, layout.root_kind, index=index, handle=HANDLE, **layout.root_options)
         self._put_own_classes(route, index)
 
     def _put_own_classes(self, route: Any, index: int) -> None:
         """Add our own two classes, or set their rates; their queues are kept."""
+        self._layout.attach(route, index)
         line_rate_bps = self.line_rate_bps
-        for tree in self._trees(index):
+        for tree in self._layout.handles:
             if TOP not in self.left_alone:
                 put_class(route, index, tree | TOP, tree, line_rate_bps, line_rate_bps)
             if OTHERS not in self.left_alone:
                 share_bps = line_rate_bps * OTHERS_SHARE
                 put_class(route, index, tree | OTHERS, tree | TOP, share_bps, line_rate_bps)
-        _put_missing_queues(route, index, self._trees(index))
+        _put_missing_queues(route, index, self._layout.handles)
 
     def _complete(self) -> None:
         """Complete a qdisc that a killed daemon left half installed, or with another line rate."""
@@ -212,17 +266,24 @@ class HtbQdisc:
         assert self._index is not None
         if not self._mark:
             return
-        for tree in self._trees(self._index):
+        for tree in self._layout.handles:
             try:
                 self._tc.add_mark_classifier(self._index, tree, self._mark, MARK_MASK)
             except MltcpError as error:
-                self._without_marks(error)
-
-    def _without_marks(self, error: MltcpError) -> None:
-        _log.warning("%s: packets are classified by priority only, not by mark: %s", self.interface, error)
+                if self._layout.needs_marks:
+                    raise NotAvailableError(
+                        f"{self.interface}: packets cannot be classified by mark: {error}"
+                    ) from error
+                _log.warning(
+                    "%s: packets are classified by priority only, not by mark: %s", self.interface, error
+                )
 
     def state(self) -> str:
-        """``paced``; ``absent``: there is none, or another interface of this name; ``left alone``: ours was removed."""
+        """``paced``; ``absent``: there is none, or another interface of this name; ``left alone``: ours was removed.
+
+        A queue whose HTB qdisc another program has replaced is left to it; one that the interface has had since
+        (``ethtool -L``) gets an HTB qdisc with the classes of all jobs.
+        """
         root = root_of(self.interface)
         if root is None:
             return ABSENT
@@ -230,6 +291,8 @@ class HtbQdisc:
             if not root.is_ours:
                 return LEFT_ALONE
             self._follow_line_rate(root.index)
+            if self._layout.refresh(root.index):
+                self._follow_queues()
             return PACED
         return ABSENT if root.is_ours or root.is_default else LEFT_ALONE
 
@@ -243,6 +306,13 @@ class HtbQdisc:
             self.interface,
             self.line_rate_bps / 1e6,
         )
+
+    def _follow_queues(self) -> None:
+        self._complete()
+        for minor, rate_bps in sorted(self._layout.jobs().items()):
+            if minor not in self.left_alone:
+                self._put_class(minor, rate_bps)
+        _log.info("%s: jobs are paced in %d transmit queues now", self.interface, len(self._layout.handles))
 
     def remove(self) -> None:
         """Restore the former root qdisc, unless somebody else has replaced ours."""
@@ -264,25 +334,30 @@ class HtbQdisc:
         Raises:
             MltcpError: the kernel refuses.
         """
+        self._layout.add_job(minor, rate_bps)
+        self._put_class(minor, rate_bps)
+
+    def _put_class(self, minor: int, rate_bps: float) -> None:
         index = self._installed_index()
         # A daemon that was killed, or whose request failed, may have left it in some of the queues.
         present = set(self._class_handles())
-        lacking = [tree for tree in self._trees(index) if tree | minor not in present]
+        lacking = [tree for tree in self._layout.handles if tree | minor not in present]
 
         def add(route: Any) -> None:
             for tree in lacking:
                 put_class(route, index, tree | minor, tree | TOP, rate_bps, rate_bps)
-            _put_missing_queues(route, index, self._trees(index))
+            _put_missing_queues(route, index, self._layout.handles)
 
         if lacking:
             with_route(add)
-        if len(lacking) < len(self._trees(index)):
+        if len(lacking) < len(self._layout.handles):
             self.change_rates({minor: rate_bps})
 
     def remove_class(self, minor: int) -> None:
         """Remove the class of a job, with its queue; a class that does not exist is ignored."""
         index = self._installed_index()
         self.left_alone.discard(minor)
+        self._layout.remove_job(minor)
         handles = [each for each in self._class_handles() if each & 0xFFFF == minor]
 
         def remove(route: Any) -> None:
@@ -298,11 +373,24 @@ class HtbQdisc:
         Raises:
             ClassGoneError: one of them does not exist.
         """
-        handles = {HANDLE | minor: rate for minor, rate in rates_bps.items() if minor not in self.left_alone}
-        self._tc.change_rates(self._installed_index(), TOP, handles)
+        self._change_classes(self._layout.divided(rates_bps))
 
     def rebalance(self) -> None:
-        """Move the jobs' rates to where their packets are; there is one queue only here."""
+        """Move the jobs' rates to the transmit queues that their packets are in.
+
+        Raises:
+            MltcpError: the kernel refuses a rate.
+        """
+        self._change_classes(self._layout.moved(self._installed_index()))
+
+    def _change_classes(self, rates_bps: Mapping[int, float]) -> None:
+        index = self._installed_index()
+        wanted = {
+            handle: rate for handle, rate in rates_bps.items() if handle & 0xFFFF not in self.left_alone
+        }
+        if wanted:
+            self._tc.change_rates(index, TOP, wanted)
+            self._layout.applied(wanted)
 
     def classes(self) -> set[int]:
         """The minor numbers of the jobs' classes."""
@@ -311,13 +399,13 @@ class HtbQdisc:
     def _class_handles(self) -> list[int]:
         """The handles of all classes in our HTB qdiscs."""
         index = self._installed_index()
-        trees = set(self._trees(index))
+        trees = set(self._layout.handles)
         return [handle for handle in class_handles(index) if handle & 0xFFFF0000 in trees]
 
     def statistics(self) -> dict[int, ClassStatistics]:
         """The counters of every class by minor number, including our own two, summed over all queues."""
         index = self._installed_index()
-        trees = set(self._trees(index))
+        trees = set(self._layout.handles)
 
         def read(route: Any) -> dict[int, ClassStatistics]:
             found: dict[int, ClassStatistics] = {}

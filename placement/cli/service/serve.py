@@ -70,7 +70,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     command.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
     command.add_argument("--json", action="store_true", help="print the address as a line of JSON")
-    rules = command.add_argument_group("decisions")
+    _add_rules(command.add_argument_group("decisions"))
+    _add_security(command.add_argument_group("security"))
+    command.add_argument(
+        "--gate",
+        metavar="ADDRESS[,POLICY]",
+        help="run a gate for all-reduces too: srsf-N, ada-srsf or ada-srsf-k (default ada-srsf)",
+    )
+    _add_engine(command.add_argument_group("engine"))
+
+
+def _add_rules(rules: argparse._ArgumentGroup) -> None:
     rules.add_argument(
         "--policy",
         default="lwf-1",
@@ -146,7 +156,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="SHARE",
         help=f"delay jobs that drift by more than this fraction of an iteration (default {THRESHOLD})",
     )
-    security = command.add_argument_group("security")
+
+
+def _add_security(security: argparse._ArgumentGroup) -> None:
     security.add_argument(
         "--certificate", type=Path, metavar="FILE", help="use TLS with this certificate, PEM"
     )
@@ -166,12 +178,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     security.add_argument(
         "--socket-mode", default="600", metavar="MODE", help="permissions of a Unix socket (default 600)"
     )
-    command.add_argument(
-        "--gate",
-        metavar="ADDRESS[,POLICY]",
-        help="run a gate for all-reduces too: srsf-N, ada-srsf or ada-srsf-k (default ada-srsf)",
-    )
-    engine = command.add_argument_group("engine")
+
+
+def _add_engine(engine: argparse._ArgumentGroup) -> None:
     engine.add_argument("--engine", choices=("local", "slurm"), help="run the jobs that have a command")
     engine.add_argument("--hosts", type=Path, metavar="FILE", help="the servers' hosts, for --engine local")
     engine.add_argument(

@@ -234,30 +234,27 @@ class Registry:
         """Register a validated job, and add it to the waiting queue if it is QUEUED."""
         self._put(job)
         self.next_job_number = max(self.next_job_number, job.number + 1)
-        self._count(job)
         if job.state == pb.QUEUED:
             self.waiting.add(job, self.resource_class(job))
 
     def _put(self, job: JobRecord) -> None:
+        before = self.jobs.get(job.id)
         self.jobs[job.id] = job
-        if job.over:
-            self.unended.pop(job.id, None)
-        else:
+        mine = self._unended_of.setdefault(job.owner, set())
+        if not job.over:
             self.unended[job.id] = job
+            mine.add(job.id)
+            return
+        self.unended.pop(job.id, None)
+        mine.discard(job.id)
+        if not mine:
+            del self._unended_of[job.owner]
+        if before is None or not before.over:
+            heappush(self._over, (job.ended_ns, job.number, job.id))
 
     def unended_of(self, owner: str) -> int:
         """The number of jobs of an owner that are not over."""
         return len(self._unended_of.get(owner, ()))
-
-    def _count(self, job: JobRecord) -> None:
-        mine = self._unended_of.setdefault(job.owner, set())
-        if not job.over:
-            mine.add(job.id)
-            return
-        heappush(self._over, (job.ended_ns, job.number, job.id))
-        mine.discard(job.id)
-        if not mine:
-            del self._unended_of[job.owner]
 
     def forget(self, most: int, before_ns: int) -> list[JobRecord]:
         """Remove jobs that are over: those that ended before a time, and the oldest beyond `most`; returns them."""
@@ -293,7 +290,6 @@ class Registry:
         self.next_job_number = max(self.next_job_number, job.number + 1)
         placed = replace(job, slots=tuple(slots), links=self.links_of(job, slots))
         self._put(placed)
-        self._count(placed)
         self._use(placed)
 
     def end(self, job: JobRecord, state: int, reason: str, now_ns: int) -> JobRecord:
@@ -303,7 +299,6 @@ class Registry:
             self._free(job)
         ended = replace(job, state=state, reason=reason, ended_ns=now_ns, shift_ns=None, turn="", agent=False)
         self._put(ended)
-        self._count(ended)
         return ended
 
     def requeue(self, job: JobRecord, reason: str, done: int) -> JobRecord:

@@ -9,7 +9,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -21,6 +20,7 @@ from bench.perf import messages
 from bench.perf.plan import DOWN, UP, Bucket, PerfPlan
 from bench.perf.report import iteration_summary
 from mltcp.core.errors import UsageError
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -247,22 +247,15 @@ def test_a_client_that_vanishes_leaves_no_process():
         process = subprocess.Popen(
             [*BENCH, "-c", "127.0.0.1", "-p", str(port), "-t", "60"], stdout=subprocess.DEVNULL
         )
-        _until(lambda: _children(server.pid))
+        eventually(lambda: _children(server.pid))
         process.kill()
         process.wait()
-        _until(lambda: not _children(server.pid))
+        eventually(lambda: not _children(server.pid))
 
 
 def _children(pid):
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return file.read().split()
-
-
-def _until(condition):
-    deadline_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 def test_a_server_that_vanishes_is_said_in_one_line():
@@ -273,7 +266,7 @@ def test_a_server_that_vanishes_is_said_in_one_line():
             stderr=subprocess.PIPE,
             text=True,
         )
-        _until(lambda: _children(server.pid))
+        eventually(lambda: _children(server.pid))
         for child in _children(server.pid):
             os.kill(int(child), signal.SIGKILL)
         _, told = process.communicate(timeout=30)

@@ -11,6 +11,7 @@ import pytest
 from mltcp.pacing import sockets
 from mltcp.pacing.sockets import SocketPacer
 from mltcp.pacing.tcp_info import inode
+from tests.eventually import eventually
 
 SO_MAX_PACING_RATE = 47
 
@@ -26,13 +27,6 @@ def connection():
 
 def rate_of(connection):
     return struct.unpack("=Q", connection.getsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, 8))[0]
-
-
-def until(condition):
-    deadline_s = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def test_a_connection_begins_at_the_line_rate_and_keeps_it_where_nothing_is_marked(connection):
@@ -68,7 +62,7 @@ def test_a_connection_that_is_closed_is_forgotten_and_its_number_left_to_others(
     pacer = SocketPacer(80_000_000)
     pacer.add([ours.fileno()])
     ours.close()
-    until(lambda: pacer.rates_bps() == {})
+    eventually(lambda: pacer.rates_bps() == {})
     pacer.close()
 
 

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from mltcp.core import processes
 from mltcp.core.owner import Owner
 from placement.engines import leftovers
+from tests.eventually import eventually
 
 PATIENCE_S = 60
 
@@ -59,10 +59,7 @@ def test_what_a_dead_launcher_has_left_is_killed_and_nothing_else(launched):
     owner.kill()
     owner.wait()
     leftovers.kill_leftovers()
-    deadline_s = time.monotonic() + PATIENCE_S
-    while processes.start_ticks(pid) is not None:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    eventually(lambda: processes.start_ticks(pid) is None)
 
 
 def test_a_cgroup_ends_with_all_that_is_below_it():
@@ -125,10 +122,7 @@ def test_a_guard_ends_what_forks_without_end(tmp_path):
     bomb.chmod(0o755)
     text = "import os, sys; from mltcp.core import processes; processes.fork_under_guard(); "
     guard = subprocess.Popen([sys.executable, "-c", f"{text}os.execv(sys.argv[1], sys.argv[1:])", bomb])
-    deadline_s = time.monotonic() + PATIENCE_S
-    while len(list(tmp_path.glob("bomb.*"))) < 20:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    eventually(lambda: len(list(tmp_path.glob("bomb.*"))) >= 20)
     guard.terminate()
     assert guard.wait(PATIENCE_S) == -signal.SIGKILL
     left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if os.fsencode(bomb) in _read(path)]

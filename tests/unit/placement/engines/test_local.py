@@ -31,6 +31,7 @@ from placement.engines.engine import (
 )
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
+from tests.eventually import eventually
 from tests.warm.marks import torchruns
 
 pytestmark = [pytest.mark.slow, torchruns]
@@ -74,11 +75,8 @@ class Sleep:
         ]
 
     def await_running(self, count):
-        deadline_s = time.monotonic() + PATIENCE_S
-        while len(pids := self.pids()) != count:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
-        return pids
+        eventually(lambda: len(self.pids()) == count)
+        return self.pids()
 
 
 def read(path):
@@ -214,11 +212,7 @@ def test_a_killed_launcher_takes_its_ranks_along_and_those_on_other_hosts(engine
 def launcher_of(handle):
     """The guard of a job's launcher on its first host, and the launcher."""
     guard = json.loads(handle.reference)["processes"][0][0]
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not (children := list(processes.descendants(guard))):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-    return guard, children[0]
+    return guard, eventually(lambda: list(processes.descendants(guard)))[0]
 
 
 # Daemons of every kind: in a session of their own, orphans, deaf to SIGTERM, and with the variables of nobody.
@@ -253,10 +247,7 @@ def test_a_job_that_forks_without_end_ends(engine, tmp_path):
     )
     bomb.chmod(0o755)
     engine.start(EngineJob("j", (os.fspath(bomb),), 1), [HostShare("a", (0,))])
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not len(list(tmp_path.glob("bomb.*"))) > 20:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    eventually(lambda: len(list(tmp_path.glob("bomb.*"))) > 20)
     engine.stop("j")
     assert end_of(engine, "j") == JobStopped("j")
     assert [path for path in Path("/proc").glob("[0-9]*/cmdline") if os.fsencode(bomb) in read(path)] == []

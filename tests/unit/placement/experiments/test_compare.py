@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from placement.experiments.statistics import paired
 from placement.experiments.workers import Workers
 from placement.model.cluster import Cluster, Gpu
 from placement.traces.job_trace import JobTrace, fresh, scaled
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -359,13 +359,6 @@ def members(session):
         if int(its_session) == session and state not in "ZX":
             found.append(int(path.parent.name))
     return found
-
-
-def eventually(condition):
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 class TestStatistics:

@@ -3,14 +3,14 @@
 import asyncio
 import sqlite3
 import threading
-import time
 from contextlib import contextmanager
 
 from mltcp.core.address import Address
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.server import ServiceConfiguration, running_service
+from tests.eventually import LIMIT_S, eventually
 
-PATIENCE_S = 120  # most of it for compiling on a busy machine; every wait ends as soon as its condition holds
+PATIENCE_S = LIMIT_S
 GBPS = 10**9
 
 
@@ -72,15 +72,6 @@ HALF = profile((50, 0), (50, 10))
 
 def job(job_id, gpus, iterations=1000, **fields):
     return pb.Job(id=job_id, gpus=gpus, iterations=iterations, **fields)
-
-
-def eventually(condition, patience_s=PATIENCE_S):
-    """Wait until a condition holds, and return its value."""
-    deadline = time.monotonic() + patience_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.005)
-    return found
 
 
 def placed(client, job_id):

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 
 import pytest
@@ -18,6 +17,7 @@ from collectives.elastic.journal import read_journal
 from placement.engines.engine import HostShare, JobFailed, JobFinished, JobStopped
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
+from tests.eventually import eventually
 from tests.warm.marks import trainings
 
 pytestmark = [pytest.mark.slow, trainings]
@@ -30,6 +30,10 @@ PATIENCE_S = 120
 def engine(tmp_path):
     with LocalEngine(HOSTS, tmp_path / "logs") as made:
         yield made
+
+
+def written(directory, event):
+    return any(each["event"] == event for each in read_journal(directory))
 
 
 def test_a_job_goes_on_with_other_ranks_on_other_hosts(engine, tmp_path):
@@ -73,18 +77,13 @@ def test_ranks_whose_torchrun_was_killed_stop_at_a_step_and_free_the_job(tmp_pat
     ]
     command += [sys.executable, "-m", training_job.__name__, *options.arguments()]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as torchrun:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not any(event["event"] == "first_step" for event in read_journal(tmp_path)):
-            assert torchrun.poll() is None
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
+        eventually(lambda: torchrun.poll() is not None or written(tmp_path, "first_step"))
+        assert torchrun.poll() is None
         holder = int((tmp_path / "lock").read_text().split()[1])
         alive = os.pidfd_open(holder)
         torchrun.send_signal(signal.SIGKILL)
     try:
-        while not any(event["event"] == "checkpoint" for event in read_journal(tmp_path)):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
+        eventually(lambda: written(tmp_path, "checkpoint"))
     finally:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(alive, signal.SIGKILL)
