@@ -101,7 +101,9 @@ def _alone_ns(
     step_ns: int,
 ) -> float:
     """The shortest of the job's first iterations without other jobs and noise."""
-    single = replace(job, iterations=min(job.iterations, _ALONE_ITERATIONS), start_ns=0, noise_ns=0)
+    single = replace(
+        job, iterations=min(job.iterations, _ALONE_ITERATIONS), start_ns=0, noise_ns=0, holds_ns=()
+    )
     settings = replace(settings, duration_ns=1 << 60)
     course = _run(network, [single], [ways], settings, step_ns, [1.0]).jobs[0]
     return float((course.ends_ns - course.begins_ns).min())
@@ -121,9 +123,11 @@ def _run(
     state = build(network, jobs, routes, settings.seed)
     ended = run(state, step_ns, settings.duration_ns)
     courses = []
-    for job, record, alone in zip(jobs, state.jobs, alone_ns, strict=True):
+    for number, (job, record, alone) in enumerate(zip(jobs, state.jobs, alone_ns, strict=True)):
         rows = slice(record["first_row"], record["first_row"] + record["iteration"])
-        courses.append(JobCourse(job.name, state.begins[rows], state.ends[rows], alone))
+        flows = state.flows[state.flows["job"] == number]
+        bad = (float(flows[name].sum()) for name in ("marked_in_all", "lost_in_all"))
+        courses.append(JobCourse(job.name, state.begins[rows], state.ends[rows], alone, *bad))
     links = tuple(
         LinkUse(link.name, *(float(record[name]) for name in ("sent", "marked", "dropped", "largest")))
         for link, record in zip(network.links, state.links, strict=True)

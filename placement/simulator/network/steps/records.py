@@ -85,6 +85,7 @@ FLOW = np.dtype(
         ("delivered_in_all", "f8"),
         ("sent_in_all", "f8"),
         ("lost_in_all", "f8"),
+        ("marked_in_all", "f8"),
         ("base_rtt", "f8"),
         ("one_way", "f8"),
         ("line_rate", "f8"),
@@ -143,7 +144,15 @@ STEP = np.dtype(
     ]
 )
 
-MESSAGE = np.dtype([("step", "i8"), ("flow", "i8"), ("size", "f8"), ("next", "i8")])
+MESSAGE = np.dtype(
+    [
+        ("step", "i8"),
+        ("flow", "i8"),  # -1: within a host
+        ("size", "f8"),
+        ("most", "f8"),  # the rate at which it is made
+        ("next", "i8"),
+    ]
+)
 
 
 class StepState(NamedTuple):
@@ -160,6 +169,8 @@ class StepState(NamedTuple):
     events: EventHeap
     begins: np.ndarray
     ends: np.ndarray
+    holds: np.ndarray
+    """Of each iteration, by how much later it begins than it could."""
     levels: np.ndarray
     """Of each link: none before those that lead to it."""
     marks: np.ndarray
