@@ -85,6 +85,9 @@ def check_simulated(contest: Contest) -> None:
         if approach.cassini or approach.gate is not None:
             raise UsageError(f"--simulate: policy {approach.name}: expected a congestion control alone")
         simulated_law(approach.policy)
+    for name, work in contest.jobs:
+        if not isinstance(work, Profile | PhasedWork | TrainingOptions):
+            raise UsageError(f"--simulate: job {name}: expected a profile, phases or `train`")
     for name, is_there in (
         ("--change", contest.change is not None),
         ("--device cuda", contest.device != "cpu"),

@@ -12,6 +12,8 @@ from placement.simulator.network.steps.records import StepState
 
 ACTIVE, CHANGED, FLOW_STEPS, STEPS, UNFINISHED = range(5)
 """Places in `StepState.counts`."""
+LEAVES = 2
+"""Of a flow that is listed as active and has nothing left; 1: it is active, 0: it is not listed."""
 
 
 @compiled
@@ -92,11 +94,11 @@ def _send(state: StepState, m: int, now: int) -> None:
     flow.began = now
     begin_sending(state.laws[flow.law], flow, now, is_new)
     if flow.is_active == 0:
-        flow.is_active = 1
         state.active[state.counts[ACTIVE]] = message.flow
         state.counts[ACTIVE] += 1
         state.counts[CHANGED] = 1
         flow.read, flow.seen = state.counts[STEPS] + 1, 0.0
+    flow.is_active = 1
 
 
 @compiled
