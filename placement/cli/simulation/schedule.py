@@ -28,7 +28,7 @@ examples:
   mltcp-placement schedule --trace poisson --seeds 0:5
   mltcp-placement schedule --trace dynamic --schedulers themis,themis+cassini --seeds 0:20 --json
   mltcp-placement schedule --trace my-jobs.json --racks 6 --servers 4
-  mltcp-placement schedule --trace poisson --topology leaf-spine:12x2:2:1,spines=2    routes by ECMP, not a tree
+  mltcp-placement schedule --trace poisson --topology leaf-spine:6x4:2:1            routes by ECMP, not a tree
   mltcp-placement schedule --seeds 0:20 -o kept          may be interrupted, and goes on from there
 
 schedulers: {ALL.allowed}
