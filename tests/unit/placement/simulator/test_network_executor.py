@@ -16,6 +16,7 @@ from placement.simulator.network.laws.network_law import Control, NetworkLaw
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.parallelism import demand_traffic
 from placement.simulator.network.shares import ShareSettings
+from placement.simulator.network.simulation import SimulationSettings, simulate
 from placement.simulator.network.topologies import network_named
 from placement.simulator.network_executor import TrafficControl
 from placement.simulator.scheduled_cluster import run_trace, two_tier
@@ -188,3 +189,26 @@ def test_cassini_sees_the_links_of_routes():
         links = {cluster.links[link].name for link in cluster.links_of("a", (0, 4))}
         assert links == {name for name, jobs in users.items() if "a" in jobs}
     assert {0, 2} <= set(shared) <= {0, 2, 4}
+
+
+@pytest.mark.parametrize("mode", ["steps", "shares"])
+def test_what_is_made_below_the_rate_of_links_takes_its_time_on_links_and_within_a_host(mode):
+    demand = Demand((Phase(10 * MS, 0), Phase(20 * MS, 2 * GBPS)))
+    cluster = NetworkCluster.of(network_named("dumbbell:1,rate=8gbit,gpus=2"))
+    law = NetworkLaw(Control.CONSTANT, constants=(("rate_bps", 8e9),))
+    jobs = [
+        replace(cluster.placed(name, demand_traffic(demand, 2), gpus), iterations=2, law=law)
+        for name, gpus in (("apart", (0, 2)), ("together", (0, 1)))
+    ]
+    routes = [cluster.routes_of(job) for job in jobs]
+    for job in simulate(cluster.network, jobs, routes, SimulationSettings(mode)).jobs:
+        assert (job.ends_ns - job.begins_ns) / MS == pytest.approx([30, 30], abs=0.05)
+
+
+def test_a_hold_before_an_iteration_is_no_part_of_it():
+    jobs = [replace(DUMBBELL.placed("j0", TRAFFIC, (0, 1)), iterations=3, holds_ns=(0, 7 * MS))]
+    routes = [DUMBBELL.routes_of(job) for job in jobs]
+    (found,) = simulate(DUMBBELL.network, jobs, routes, SimulationSettings("steps")).jobs
+    assert (found.begins_ns[1:] - found.ends_ns[:-1]).tolist() == [7 * MS, 0]
+    with pytest.raises(UsageError, match="holds_ns: expected none in the mode shares"):
+        simulate(DUMBBELL.network, jobs, routes, SimulationSettings("shares"))
