@@ -13,16 +13,16 @@ from bench.cli.contest_arguments import (
     add_link,
     add_measurement,
     add_runs,
+    add_simulate,
     check_counts,
     link_of,
     progress,
     retry_busy_of,
-    source_of,
+    runner_of,
 )
 from bench.command_line import option
 from bench.compare.approach import Approach, parse_approaches
 from bench.compare.contest import Contest, DemandingJob, Snapshot, contest_of, named_jobs
-from bench.compare.engine import run_contests
 from bench.compare.report.text import COMPARE, print_report
 from bench.compare.results.journal import keep_in, read_result
 from bench.compare.results.results import CompareResult, compare_document, compare_result
@@ -48,6 +48,7 @@ examples:
   mltcp-bench compare --set snapshot1                        two jobs that fit together, under four policies
   mltcp-bench compare --set snapshot1,snapshot5 --policies isolated,fair,mltcp_cubic,mltcp_dcqcn,cassini --repeat 3
   mltcp-bench compare --jobs vgg16,vgg16 --policies isolated,fair,mltcp_reno,srsf-1,ada-srsf
+  mltcp-bench compare --set snapshot1 --simulate --policies isolated,fair,mltcp_cubic    in the network simulator
   mltcp-bench compare --set snapshot1 --change VGG16-1400:40:2   a compute time doubles in mid-run: time to settle
   mltcp-bench compare --trace poisson --policies isolated,themis,themis+cassini,lwf-1+ada-srsf
   mltcp-bench compare --trace jobs.csv --policies drs,norm,elastic-mh --restart-cost cost.json -o runs
@@ -81,6 +82,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_cluster(contest)
     add_measurement(contest)
     add_hosts(contest)
+    add_simulate(contest)
     contest.add_argument(
         "-o",
         dest="output",
@@ -201,16 +203,19 @@ def _check_hosts(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> CompareResult:
+    if options.trace is not None and options.simulate:
+        raise UsageError(
+            "--simulate: expected without --trace, which `mltcp-placement network --trace` simulates"
+        )
     if options.trace is not None:
         return _run_trace(options)
     template = template_of(options)
     starts = {"random_starts": options.starts == "random", "seed": options.seed}
     contests = [contest_of(snapshot, template, **starts) for snapshot in snapshots_of(options, template.link)]
-    retry_busy = retry_busy_of(options)
-    source = source_of(options, contests)
+    run = runner_of(options, contests)
     keep = keep_in(options.output)
     with progress(sum(contest.total_iterations for contest in contests), template.repeat) as step:
-        return compare_result(run_contests(contests, step, keep, retry_busy, source))
+        return compare_result(run(step, keep))
 
 
 def template_of(options: argparse.Namespace) -> Contest:

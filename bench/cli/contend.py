@@ -13,16 +13,15 @@ from bench.cli.contest_arguments import (
     add_jobs,
     add_link,
     add_measurement,
+    add_simulate,
     check_device,
     contest_of,
     link_of,
     progress,
-    retry_busy_of,
-    source_of,
+    runner_of,
 )
 from bench.compare.approach import Policy, parse_policy
 from bench.compare.bulk import BulkResult, alone, beside, summarise
-from bench.compare.engine import run_contests
 from bench.compare.report.text import CONTEND, print_report
 from bench.compare.results.figures import pooled_baselines
 from bench.compare.results.results import CompareResult, SetResult, contend_document, set_result
@@ -41,6 +40,7 @@ examples:
   mltcp-bench contend --jobs my-model.json,train --json      a profile of your own beside a small real training
   mltcp-bench contend --policies isolated,mltcp_reno,mltcp_reno@quadratic,mltcp_reno@falling_linear
   mltcp-bench contend --policies isolated,dcqcn,mltcp_dcqcn   rates from a daemon on every host (docs/pacing.md)
+  mltcp-bench contend --jobs vgg16,vgg16 --simulate          the same in the network simulator
   mltcp-bench contend --hosts hosts.json --rate 10gbit --policies isolated,cubic,mltcp_cubic   on real hosts, by ssh
 """
 
@@ -68,18 +68,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_measurement(command)
     add_hosts(command)
+    add_simulate(command)
     add("--plot", type=Path, metavar="DIR", help="write pictures (PNG) there")
     _add_bulk(commands)
 
 
 def _contend(options: argparse.Namespace) -> int:
     """Run the contest and print its result; returns the exit status."""
-    if options.hosts is None:
+    if options.hosts is None and not options.simulate:
         check_device(options.device)
-    contest, retry_busy = contest_of(options), retry_busy_of(options)
-    source = source_of(options, [contest])
+    contest = contest_of(options)
+    run = runner_of(options, [contest])
     with progress(contest.total_iterations, contest.repeat) as step:
-        (measured,) = run_contests([contest], step, lambda so_far: None, retry_busy, source)
+        (measured,) = run(step, lambda so_far: None)
     result = set_result(measured, pooled_baselines)
     plots = _plots(result, options.plot)
     if options.json:

@@ -10,9 +10,11 @@ from pathlib import Path
 from bench.command_line import option
 from bench.compare.approach import Approach, parse_policy
 from bench.compare.contest import Contest, named_jobs
+from bench.compare.engine import run_contests
 from bench.compare.launch import LabSource
-from bench.compare.provider import ProviderSource
-from bench.compare.results.runs import Scalar
+from bench.compare.provider import Progress, ProviderSource
+from bench.compare.results.journal import Keep
+from bench.compare.results.runs import Measured, Scalar
 from bench.hosts.hosts_file import load_hosts_file
 from bench.hosts.provider import RemoteSource
 from bench.lab.bottleneck import MARKERS, VIRTUAL_QUEUE
@@ -23,6 +25,9 @@ from mltcp.core.errors import NotAvailableError, UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import parse_rate_bps, parse_size_bytes
+
+Runner = Callable[[Progress, Keep], list[Measured]]
+"""Measures contests; the arguments are those of `run_contests`."""
 
 _TRAINING = "train"
 # Communication time of an isolated iteration by default: F needs several windows to act, and runs should be short.
@@ -99,6 +104,15 @@ def add_measurement(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
 
 
+def add_simulate(command: argparse.ArgumentParser) -> None:
+    """Add ``--simulate``."""
+    command.add_argument(
+        "--simulate",
+        action="store_true",
+        help="in the network simulator instead of a lab: neither root nor an idle machine (docs/network-simulator.md)",
+    )
+
+
 def add_hosts(command: argparse.ArgumentParser) -> None:
     """Add ``--hosts``."""
     command.add_argument(
@@ -120,6 +134,26 @@ def source_of(options: argparse.Namespace, contests: Sequence[Contest]) -> Provi
     source = RemoteSource(load_hosts_file(options.hosts))
     source.check(contests)
     return source
+
+
+def runner_of(options: argparse.Namespace, contests: Sequence[Contest]) -> Runner:
+    """What measures the contests: a lab, real hosts, or the network simulator.
+
+    Raises:
+        UsageError: the contests cannot run there.
+    """
+    retry_busy = retry_busy_of(options)
+    if not options.simulate:
+        source = source_of(options, contests)
+        return lambda step, keep: run_contests(contests, step, keep, retry_busy, source)
+    from bench.compare.simulated import check_simulated, simulate_contests  # compiled: slow to import
+
+    for name, given in (("--hosts", options.hosts is not None), ("--retry-busy", retry_busy > 0)):
+        if given:
+            raise UsageError(f"{name}: expected without --simulate, which uses no hosts")
+    for contest in contests:
+        check_simulated(contest)
+    return lambda step, keep: simulate_contests(contests, step, keep)
 
 
 def check_device(device: str) -> None:

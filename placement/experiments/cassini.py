@@ -88,10 +88,12 @@ def traces_of(
 
 
 def _all(name: str, form: str, unit: float = 1, percentile: float | None = None) -> Any:
-    """A cell: the mean or a percentile over all iterations of all jobs of all traces."""
+    """A cell: the mean or a percentile over all iterations of all jobs of all traces; a dash where there are none."""
 
     def cell(runs: Sequence[TraceRun]) -> str:
         values = pooled(runs, name) / unit
+        if not len(values):
+            return "-"
         return format(values.mean() if percentile is None else np.percentile(values, percentile), form)
 
     return cell
@@ -158,15 +160,16 @@ class PhasedJobs(ComparisonWorkload):
         chosen = (
             None if policy == IDEAL else scheduling_policy(policy, seed=trace.seed, lease_ns=self.lease_ns)
         )
-        return _values(run_trace(trace.jobs, self.settings, chosen, trace.seed))
+        return trace_values(run_trace(trace.jobs, self.settings, chosen, trace.seed))
 
 
-def _values(outcome: TraceOutcome) -> dict[str, Any]:
+def trace_values(outcome: TraceOutcome) -> dict[str, Any]:
+    """The values of a run of `PhasedJobs`."""
     document = outcome.document()
-    every = {name: joined([getattr(job, name) for job in outcome.jobs]).tolist() for name in _ITERATIONS}
+    every = {name: joined([getattr(job, name) for job in outcome.jobs]) for name in _ITERATIONS}
     return {
         **{name: document[name] for name in PhasedJobs.shown},
-        **{f"every_{name}": values for name, values in every.items()},
+        **{f"every_{name}": values[~np.isnan(values)].tolist() for name, values in every.items()},
         "decision_ns": list(outcome.decision_ns),
         "scores": list(outcome.scores),
         "mean_iteration_s": document["iteration_s"]["mean"],

@@ -1,4 +1,4 @@
-"""The comparison of congestion controls on jobs in a network: ``mltcp-placement network``."""
+"""The comparison of congestion controls, and of schedulers, on jobs in a network: ``mltcp-placement network``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,32 @@ from typing import Any
 
 import numpy as np
 
+from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.json_files import read_json
+from mltcp.core.policy_names import CASSINI, Vocabulary, split_name
 from mltcp.core.quantities import NS_PER_MS, NS_PER_S, parse_number
-from placement.experiments.comparison import Column, ComparisonWorkload, TraceRun, digest, mean, mean_column
+from placement.experiments.cassini import PhasedJobs, SeededJobs, trace_values, traces_of
+from placement.experiments.comparison import (
+    Column,
+    ComparisonWorkload,
+    Drawn,
+    TraceRun,
+    digest,
+    mean,
+    mean_column,
+)
+from placement.model.job import Job
+from placement.policies.catalogue import CommunicationPolicy
+from placement.policies.gate_state import POLICIES, gate_policy
+from placement.policies.schedulers.registry import GREEDY, named_scheduler
+from placement.policies.schedulers.scheduling_policy import (
+    SCHEDULER_NAMES,
+    SchedulingPolicy,
+    scheduling_policy,
+)
 from placement.simulator.network.control_names import parse_control
+from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
 from placement.simulator.network.parallelism import demand_traffic, described_traffic
 from placement.simulator.network.recorded import chakra_traffic, profile_traffic
@@ -23,7 +44,11 @@ from placement.simulator.network.routing import RoutingTable
 from placement.simulator.network.topologies import key_values, whole_number
 from placement.simulator.network.topology import CLASSES, Network
 from placement.simulator.network.traffic import NetworkJob, RemainingClass, Traffic
+from placement.simulator.network_executor import TrafficControl
+from placement.simulator.scheduled_cluster import IDEAL, check_fits, run_trace
 from placement.traces import sets
+from placement.traces.read import read as read_trace
+from placement.traces.sets import JobSet, TracedJob
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
@@ -401,3 +426,101 @@ def lost_time_of(run: TraceRun) -> tuple[NetworkOutcome, LostTime] | None:
 def _known(value: float) -> float | None:
     """None for what a mode does not have, which JSON cannot hold."""
     return None if math.isnan(value) else float(value)
+
+
+# -- traces ------------------------------------------------------------------------------------------------------------
+
+_DRAWN = ("poisson", "dynamic")
+
+
+def traces_in(text: str, seeds: Sequence[int], cluster: NetworkCluster) -> tuple[Drawn | SeededJobs, ...]:
+    """The traces, one a seed, of ``poisson`` or ``dynamic``, ``poisson:jobs=20,load=0.8``, a set of jobs or a CSV file.
+
+    Raises:
+        UsageError: there is none of this name, the file holds something else, or a job asks for more than the network.
+    """
+    kind, _, rest = text.partition(":")
+    if kind in _DRAWN:
+        values = key_values(rest, ("jobs", "load") if kind == "poisson" else (), f"--trace {kind}")
+        jobs = whole_number(values.get("jobs", "60"), "--trace: jobs", 100_000)
+        load = parse_number(values.get("load", "0.9"), field="--trace: load", lowest=1e-3, highest=10)
+        return traces_of(kind, seeds, jobs, load, len(cluster.gpus))
+    found = jobs_of_csv(Path(text), cluster.nic_bps) if text.endswith(".csv") else sets.load(text)
+    check_fits(found, cluster)
+    return tuple(SeededJobs(found, seed) for seed in seeds)
+
+
+def jobs_of_csv(path: Path, nic_bps: int) -> JobSet:
+    """The jobs of a trace as `simulate` reads it: each computes, and then reduces its network's bytes in a ring.
+
+    Raises:
+        UsageError: the file cannot be read, or its jobs are shorter than the trace says.
+    """
+    trace = read_trace(path)
+    if trace.seconds_per_simulated_s != 1:
+        raise UsageError(f"{path}: expected jobs at their full length, got sim_iterations")
+    return JobSet(path.stem, str(path), nic_bps / 1e9, tuple(_phased(job, nic_bps) for job in trace.jobs))
+
+
+def _phased(job: Job, nic_bps: int) -> TracedJob:
+    bits = 2 * (job.gpus - 1) / job.gpus * job.model.size_bytes * 8
+    sending_ns = round(bits / nic_bps * NS_PER_S)
+    phases = [(job.model.compute_ns, 0), (sending_ns, nic_bps)]
+    demand = Demand(tuple(Phase(*each) for each in phases if each[0]))
+    return TracedJob(job.name, job.gpus, job.iterations, job.arrival_ns, demand, model=job.model.name)
+
+
+@dataclass(frozen=True)
+class TracesInNetwork(PhasedJobs):
+    """Jobs of a trace that arrive, wait for GPUs and leave, under SCHEDULER[+cassini][+GATE]+CONTROL.
+
+    The values of a run are those of `PhasedJobs`; slowdowns are over what an iteration's phases take together.
+    """
+
+    def variants(self, policy: str) -> tuple[str, ...]:
+        """The policy itself, which is checked."""
+        name, _, control = policy.rpartition("+")
+        parse_control(control)
+        placing_policy(name)
+        return (policy,)
+
+    def run(self, trace: SeededJobs, policy: str) -> dict[str, Any]:
+        """Simulate the trace with the routes and the noise of its seed."""
+        name, _, control = policy.rpartition("+")
+        cluster = self.settings.cluster
+        assert isinstance(cluster, NetworkCluster), "its settings have one"
+        settings = replace(self.settings, cluster=replace(cluster, seed=trace.seed))
+        chosen, gate = placing_policy(name, trace.seed, self.lease_ns)
+        traffic = TrafficControl(parse_control(control), gate)
+        return trace_values(run_trace(trace.jobs, settings, chosen, trace.seed, traffic))
+
+
+def placing_policy(
+    name: str, seed: int = 0, lease_ns: int | None = None
+) -> tuple[SchedulingPolicy | None, CommunicationPolicy | None]:
+    """The scheduler and the gate of a name such as ``themis+cassini`` or ``lwf-1+ada-srsf``; no scheduler for ideal.
+
+    Raises:
+        UsageError: it is none.
+    """
+    scheduler, *others = split_name(name)
+    gates = [each for each in others if POLICIES.find(each) is not None]
+    if len(gates) > 1 or len(others) - len(gates) > 1 or not {*others} <= {CASSINI, *gates}:
+        raise UsageError(
+            f"--policies: expected SCHEDULER, with +{CASSINI} and +GATE at most once, got {shown(name)}"
+        )
+    gate = gate_policy(gates[0]) if gates else None
+    if scheduler == IDEAL and not others:
+        return None, None
+    _SCHEDULERS.parse(scheduler)
+    if SCHEDULER_NAMES.find(scheduler) is not None:
+        known = scheduling_policy(scheduler, seed=seed, lease_ns=lease_ns)
+        return replace(known, cassini=CASSINI in others), gate
+    return SchedulingPolicy(named_scheduler(scheduler, seed), CASSINI in others), gate
+
+
+_SCHEDULERS = Vocabulary(
+    "scheduler",
+    (*SCHEDULER_NAMES.names, *GREEDY),
+    shown=(*SCHEDULER_NAMES.shown, *GREEDY, IDEAL),
+)

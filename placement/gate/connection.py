@@ -14,7 +14,7 @@ from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.trusted_directory import make_trusted_directory
 from placement.gate.messages import RankHello, take_messages
-from placement.gate.state import GateUser
+from placement.gate.turns import GateUser
 
 _BACKLOG = 1024
 

@@ -31,7 +31,8 @@ from mltcp.core.errors import UsageError
 from mltcp.core.one_line import one_line
 from mltcp.core.user_lines import of_user
 from placement.gate.messages import Ask, GateJob
-from placement.gate.state import GateState, GateUser, HeldTimes
+from placement.gate.turns import GateUser, HeldTimes
+from placement.policies.gate_state import GateState
 
 _log = logging.getLogger("placement.gate")
 

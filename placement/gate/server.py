@@ -28,8 +28,9 @@ from placement.gate import messages
 from placement.gate.connection import GateConnection, RankIdentity, listen
 from placement.gate.gatekeeper import Gatekeeper, GateRun, Grant
 from placement.gate.messages import GateJob, GateLinks, job_from
-from placement.gate.state import GateState, GateUser, gate_policy
+from placement.gate.turns import GateUser
 from placement.model.job import PUBLISHED, Contention
+from placement.policies.gate_state import GateState, gate_policy
 
 _log = logging.getLogger("placement.gate")
 _LINES = UserLines()

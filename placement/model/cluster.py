@@ -154,6 +154,10 @@ class Cluster:
         """
         return tuple(sorted(used_links([self.ways[number] for number in dict.fromkeys(servers)])))
 
+    def links_of(self, job: str, gpus: Sequence[int]) -> tuple[int, ...]:
+        """The numbers of the links that a job on these GPUs uses; in a tree they are the same for all jobs."""
+        return self.links_between(self.gpus[gpu][0] for gpu in gpus)
+
     def by_node(self, gpus: Iterable[int]) -> dict[int, int]:
         """How many of these GPUs each server has; servers without any are left out."""
         counts: dict[int, int] = {}

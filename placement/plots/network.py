@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -20,9 +20,8 @@ _MEASURES = (
 )
 
 
-def slowdowns_figure(title: str, comparison: PolicyComparison) -> Figure:
+def slowdowns_figure(title: str, values: Mapping[str, np.ndarray]) -> Figure:
     """The distribution of the slowdowns of all iterations, a line a control, with the 99th percentiles."""
-    values = {policy: _pooled(runs) for policy, runs in comparison.runs.items()}
     colours = policy_colours(list(values))
     figure = framed(title, list(colours.items()), _PANEL_IN)
     (ax,) = figure.axes
@@ -87,7 +86,8 @@ def links_figure(title: str, comparison: PolicyComparison) -> Figure:
     return figure
 
 
-def _pooled(runs: Sequence[TraceRun]) -> np.ndarray:
+def pooled_slowdowns(runs: Sequence[TraceRun]) -> np.ndarray:
+    """Those of all iterations of all jobs."""
     return np.concatenate([np.asarray(job) for run in runs for job in run["slowdowns"]])
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -18,9 +19,9 @@ from mltcp.core.demand import Phase
 from mltcp.core.errors import UsageError
 from placement.cassini.drift import THRESHOLD, corrections
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.scheduling_policy import Decision, links_of
+from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.cluster_run import JobEnd, Start
-from placement.simulator.fluid import Fluid
+from placement.simulator.fluid import Fluid, Iterations
 from placement.traces.sets import TracedJob
 
 NIC_BPS = 50 * 10**9
@@ -67,14 +68,14 @@ class FluidJob:
     """A job of the simulation, over all of its starts.
 
     Attributes:
-        number: its number in `Fluid`.
+        number: its number in the simulation.
         start: the present start, or the last one.
         phases: of an iteration of that start.
         planned: iterations of that start.
         delays: how often it was delayed, to apply its time shift or to correct drift.
         iteration_ns: the durations of the iterations that it has finished, in several arrays.
         slowdown: the same, relative to the duration alone with as many workers.
-        marked_bits: the bits that each of them sent over congested links.
+        marked_bits: the bits that each of them sent over congested links; NaN in a simulation without marks.
     """
 
     number: int
@@ -92,8 +93,34 @@ class FluidJob:
         return sum(phase.duration_ns for phase in self.phases)
 
 
+class IteratingJobs(Protocol):
+    """A simulation of jobs that repeat an iteration, by number; `Fluid` says what each method does."""
+
+    @property
+    def now_ns(self) -> float:
+        """The simulated time."""
+
+    def run(self, until_ns: float) -> tuple[int, ...]:
+        """Advance until a time, or until jobs have ended; returns these."""
+
+    def stop(self, job: int) -> None:
+        """End a job; its current iteration is lost."""
+
+    def delay(self, job: int, by_ns: float) -> None:
+        """Delay the next iteration of a job."""
+
+    def iterations_left(self, job: int) -> int:
+        """Of a job."""
+
+    def reference_ns(self, job: int) -> float | None:
+        """The start of a job's last iteration, as an agent sees it."""
+
+    def iterations(self) -> dict[int, Iterations]:
+        """Those that have ended since the last call, by job."""
+
+
 class FluidExecutor:
-    """Runs jobs on `Fluid`; see `Executor`.
+    """Runs jobs on `Fluid`; see `Executor`. A subclass runs them on another simulation.
 
     Args:
         jobs: all jobs that may be started.
@@ -109,29 +136,23 @@ class FluidExecutor:
         self.jobs = {job.name: FluidJob(number) for number, job in enumerate(jobs)}
         self._names = [job.name for job in jobs]
         self._cluster, self._settings, self._seed = cluster, settings, seed
-        self._fluid = Fluid(
-            [float(link.speed) * settings.nic_bps for link in cluster.links],
-            len(jobs),
-            most_phases=max(len(job.demand.phases) for job in jobs),
-            seed=seed,
-            congestion_loss=settings.congestion_loss,
-        )
+        self._simulation = self._simulated(jobs)
         self._shifts_ns: Mapping[str, int] = {}
         self._groups: tuple[tuple[str, ...], ...] = ()
 
     @property
     def now_ns(self) -> int:
         """See `Executor`."""
-        return int(self._fluid.now_ns)
+        return int(self._simulation.now_ns)
 
     def run(self, until_ns: int | None) -> Sequence[JobEnd]:
         """See `Executor`. On the way, drift is corrected every `check_ns`."""
         while True:
-            ended = self._fluid.run(self._next_stop_ns(until_ns))
+            ended = self._simulation.run(self._next_stop_ns(until_ns))
             if ended:
                 self._collect()
-                return [JobEnd(self._names[number], self._fluid.now_ns) for number in ended]
-            if until_ns is not None and self._fluid.now_ns >= until_ns:
+                return [JobEnd(self._names[number], self._simulation.now_ns) for number in ended]
+            if until_ns is not None and self._simulation.now_ns >= until_ns:
                 return []
             self._correct()
 
@@ -143,25 +164,18 @@ class FluidExecutor:
         job.planned = start.iterations()
         draw = random.Random(f"{self._seed} {start.job.name} {start.restarts}")
         hold_ns = self._settings.migration_ns if start.restarts else 0
-        self._fluid.start(
-            job.number,
-            job.phases,
-            links_of(self._cluster, start.gpus),
-            job.planned,
-            hold_ns=hold_ns + draw.random() * job.alone_ns,
-            noise_ns=self._settings.noise * job.alone_ns,
-        )
+        self._begin(job, start, hold_ns + draw.random() * job.alone_ns, self._settings.noise * job.alone_ns)
 
     def stop(self, job: str) -> None:
         """See `Executor`."""
         self._collect()
-        self._fluid.stop(self.jobs[job].number)
+        self._simulation.stop(self.jobs[job].number)
 
     def work_done(self, job: str) -> float:
         """See `Executor`."""
         running = self.jobs[job]
         assert running.start is not None
-        return (running.planned - self._fluid.iterations_left(running.number)) * running.start.progress
+        return (running.planned - self._simulation.iterations_left(running.number)) * running.start.progress
 
     def decided(self, decision: Decision) -> None:
         """See `Executor`: take over Cassini's time shifts, and the groups of jobs that they tie together."""
@@ -170,6 +184,23 @@ class FluidExecutor:
             self._shifts_ns = decision.shifts_ns
             self._correct()
 
+    def _simulated(self, jobs: Sequence[TracedJob]) -> IteratingJobs:
+        """The simulation, before any job starts."""
+        settings = self._settings
+        self._fluid = Fluid(
+            [float(link.speed) * settings.nic_bps for link in self._cluster.links],
+            len(jobs),
+            most_phases=max(len(job.demand.phases) for job in jobs),
+            seed=self._seed,
+            congestion_loss=settings.congestion_loss,
+        )
+        return self._fluid
+
+    def _begin(self, job: FluidJob, start: Start, hold_ns: float, noise_ns: float) -> None:
+        """Start a job in the simulation, for the iterations that are planned."""
+        links = self._cluster.links_of(start.job.name, start.gpus)
+        self._fluid.start(job.number, job.phases, links, job.planned, hold_ns=hold_ns, noise_ns=noise_ns)
+
     def _next_stop_ns(self, until_ns: int | None) -> int:
         """A finite time, and the next check for drift if there is anything to check."""
         step_ns = self._settings.check_ns if self._groups else _LONGEST_STEP_NS
@@ -177,7 +208,7 @@ class FluidExecutor:
 
     def _collect(self) -> None:
         """Record the iterations that have ended, while their jobs still have the same number of workers."""
-        for number, found in self._fluid.iterations().items():
+        for number, found in self._simulation.iterations().items():
             job = self.jobs[self._names[number]]
             job.iteration_ns.append(found.duration_ns)
             job.slowdown.append(found.duration_ns / job.alone_ns)
@@ -186,12 +217,12 @@ class FluidExecutor:
     def _correct(self) -> None:
         """Delay jobs that are off their time shift."""
         for group in self._groups:
-            began = {job: self._fluid.reference_ns(self.jobs[job].number) for job in group}
+            began = {job: self._simulation.reference_ns(self.jobs[job].number) for job in group}
             known = {job: round(began_ns) for job, began_ns in began.items() if began_ns is not None}
             if len(known) < len(group):
                 continue
             periods = {job: self.jobs[job].alone_ns for job in group}
             waits = corrections(known, self._shifts_ns, periods, self._settings.threshold)
             for job, delay_ns in waits.items():
-                self._fluid.delay(self.jobs[job].number, delay_ns)
+                self._simulation.delay(self.jobs[job].number, delay_ns)
                 self.jobs[job].delays += 1

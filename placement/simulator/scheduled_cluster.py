@@ -1,7 +1,8 @@
-"""A trace of jobs with demand phases under a scheduler, in the fluid simulation, and its outcome."""
+"""A trace of jobs with demand phases under a scheduler, in the fluid or the network simulation, and its outcome."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,9 @@ from placement.policies.schedulers.non_preemptive import FixedScheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.fluid_executor import FluidExecutor, FluidSettings
+from placement.simulator.network.network_cluster import NetworkCluster
+from placement.simulator.network.topologies import PortSettings, network_of_cluster
+from placement.simulator.network_executor import NetworkExecutor, TrafficControl
 from placement.simulator.scheduled_job import ScheduledJob
 from placement.traces.sets import JobSet, TracedJob
 
@@ -53,7 +57,8 @@ class IteratedJobOutcome:
         model: of its network; empty if that is not known.
         iteration_ns: of each iteration it ended.
         slowdown: of each of these, the same over what it takes alone with as many workers.
-        marked_bits: of each of these, what it sent over links while more was asked of them than they have.
+        marked_bits: of each of these, what it sent over links while more was asked of them than they have; NaN in a
+            simulation without marks.
         completion_ns: from its arrival to its end.
         moved: how often it was moved.
         delayed: how often it was delayed, by a time shift or because it had drifted.
@@ -76,7 +81,7 @@ class IteratedJobOutcome:
             "iterations": len(self.iteration_ns),
             "iteration_s": _spread(self.iteration_ns / 1e9),
             "slowdown": _spread(self.slowdown),
-            "marked_bits": float(self.marked_bits.mean()),
+            "marked_bits": _known_mean(self.marked_bits),
             "completion_s": self.completion_ns / 1e9,
             "moved": self.moved,
             "delayed": self.delayed,
@@ -115,7 +120,7 @@ class TraceOutcome:
             "policy": self.policy,
             "iteration_s": _spread(joined([job.iteration_ns for job in self.jobs]) / 1e9),
             "slowdown": _spread(joined([job.slowdown for job in self.jobs])),
-            "marked_bits": float(joined([job.marked_bits for job in self.jobs]).mean()),
+            "marked_bits": _known_mean(joined([job.marked_bits for job in self.jobs])),
             "completion_s": {"mean": float(np.mean([job.completion_ns for job in self.jobs])) / 1e9},
             "moved": sum(job.moved for job in self.jobs),
             "delayed": sum(job.delayed for job in self.jobs),
@@ -138,6 +143,11 @@ def _spread(values: np.ndarray) -> dict[str, float]:
     return {"mean": float(values.mean()), "p50": _percentile(values, 50), "p99": _percentile(values, 99)}
 
 
+def _known_mean(values: np.ndarray) -> float | None:
+    mean = float(values.mean())
+    return None if math.isnan(mean) else mean
+
+
 def _percentile(values: np.ndarray, percent: float) -> float:
     return float(np.percentile(values, percent))
 
@@ -148,7 +158,11 @@ IDEAL = "ideal"
 
 
 def run_trace(
-    jobs: JobSet, settings: FluidSettings, policy: SchedulingPolicy | None, seed: int = 0
+    jobs: JobSet,
+    settings: FluidSettings,
+    policy: SchedulingPolicy | None,
+    seed: int = 0,
+    control: TrafficControl | None = None,
 ) -> TraceOutcome:
     """Run a trace to its end under a policy. The same seed gives jobs the same noise under every policy.
 
@@ -157,6 +171,7 @@ def run_trace(
         settings: the cluster and the parameters of the simulation.
         policy: None for Ideal (4.5.1): every job starts when it arrives, on a server of its own.
         seed: of the noise, and of the moments at which jobs begin.
+        control: of the network simulation; None for the fluid simulation.
 
     Raises:
         UsageError: a job needs more GPUs than the cluster has.
@@ -166,8 +181,12 @@ def run_trace(
         cluster, chosen = ideal(jobs.jobs)
     else:
         cluster, chosen = settings.cluster, policy
-        _check(jobs, cluster)
-    executor = FluidExecutor(jobs.jobs, cluster, settings, seed)
+        check_fits(jobs, cluster)
+    executor = (
+        FluidExecutor(jobs.jobs, cluster, settings, seed)
+        if control is None
+        else NetworkExecutor(jobs.jobs, in_network(cluster, settings.nic_bps), settings, control, seed)
+    )
     run = ClusterRun(jobs.jobs, cluster, settings.nic_bps, chosen, executor)
     run.run()
     return TraceOutcome(
@@ -176,6 +195,13 @@ def run_trace(
         () if policy is None else tuple(run.decision_ns),
         tuple(run.scores),
     )
+
+
+def in_network(cluster: Cluster, nic_bps: int) -> NetworkCluster:
+    """The cluster itself if it is a network, or else the network of its tree, whose links have no delay."""
+    if isinstance(cluster, NetworkCluster):
+        return cluster
+    return NetworkCluster.of(network_of_cluster(cluster, PortSettings(nic_bps, delay_ns=0)))
 
 
 def ideal(jobs: Sequence[TracedJob]) -> tuple[Cluster, SchedulingPolicy]:
@@ -189,7 +215,8 @@ def ideal(jobs: Sequence[TracedJob]) -> tuple[Cluster, SchedulingPolicy]:
     return cluster, SchedulingPolicy(FixedScheduler(IDEAL, assignment))
 
 
-def _check(jobs: JobSet, cluster: Cluster) -> None:
+def check_fits(jobs: JobSet, cluster: Cluster) -> None:
+    """Raise UsageError if a job needs more GPUs than there are."""
     for job in jobs.jobs:
         if job.min_workers > len(cluster.gpus):
             raise UsageError(

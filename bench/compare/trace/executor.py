@@ -18,7 +18,7 @@ from bench.workloads.job import JobResult, JobSpec
 from bench.workloads.phases import on_link, time_scale
 from bench.workloads.rank_pool import Event, Iterated, PlacedJob, RankPool, rank_pool
 from mltcp.core.demand import Demand, Phase
-from placement.policies.schedulers.scheduling_policy import Decision, links_of
+from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.cluster_run import JobEnd, Start
 from placement.traces.sets import JobSet, TracedJob
 
@@ -110,7 +110,7 @@ class LiveLauncher:
         places, launcher = self._hosts.place(started, resources)
         spec, demand = self._spec(name, start)
         resources.callback(self._coordination.released, name)
-        links = tuple(cluster.links[link].name for link in links_of(cluster, start.gpus))
+        links = tuple(cluster.links[link].name for link in cluster.links_of(name, start.gpus))
         numbers = slots_of(cluster, start.gpus)
         slots = tuple(map(slot_name, self.servers(start.gpus), numbers))
         self._coordination.placed(PlacedDemand(name, slots, links, demand, spec.iterations))

@@ -5,15 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.quantities import NS_PER_S, parse_number, parse_rate_bps
 from mltcp.core.subcommands import add_command
-from placement.cli.simulation.arguments import TOOL, add_output, add_processes, parse_processes, parse_seeds
+from placement.cli.simulation.arguments import (
+    TOOL,
+    add_output,
+    add_processes,
+    given_or,
+    parse_processes,
+    parse_seeds,
+)
 from placement.engines.slurm.cluster import cluster_document
 from placement.engines.slurm.nodes import SlurmNode
 from placement.engines.slurm.topology_files import ALL_NODES, switches_in_file
@@ -22,6 +30,7 @@ from placement.experiments.comparison import (
     PolicyComparison,
     TraceRun,
     digest,
+    pooled,
     run_plans,
     write_document,
 )
@@ -30,23 +39,43 @@ from placement.experiments.network import (
     PLACEMENTS,
     JobsInNetwork,
     NetworkSeed,
+    TracesInNetwork,
     lost_time_of,
     parse_jobs,
+    placing_policy,
+    traces_in,
 )
+from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.network import parallelism, topologies
 from placement.simulator.network.control_names import parse_control
+from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.simulation import MODES
 from placement.simulator.network.topologies import (
     PortSettings,
     load_network,
     network_from_document,
     network_named,
+    whole_number,
 )
 from placement.simulator.network.topology import Network
 
 _SLURM_SUFFIXES = (".conf", ".yaml", ".yml")
 _MOST_S = 1e6
 _SHOWN_JOBS = 3
+_TRACE_MODE = "shares"
+_OF_JOBS = (
+    ("--iterations", "N", "of a job (default 30)"),
+    ("--noise-ms", "MS", "standard deviation of an iteration's computing (default 0.1)"),
+    ("--placement", "HOW", f"{' or '.join(PLACEMENTS)} (default packed)"),
+    ("--duration", "S", "simulated seconds at most (default 60)"),
+    ("--step-us", "US", "of the mode steps (default: by the network)"),
+)
+_OF_TRACES = (
+    ("--policies", "NAMES", "SCHEDULER[+cassini][+GATE] (default themis,themis+cassini)"),
+    ("--noise", "X", "standard deviation of an iteration over its time (default 0.005)"),
+    ("--migration", "S", "to move a job (default 10)"),
+    ("--lease", "S", "of Themis (default 600)"),
+)
 
 _EXAMPLES = f"""\
 examples:
@@ -56,6 +85,7 @@ examples:
 --control mltcp_dcqcn,dcqcn
   mltcp-placement network --topology topology.yaml --nic 25gbit --gpus 8 --jobs profile.json:workers=16 chakra=traces
   mltcp-placement network --topology dumbbell:2,rate=10gbit,ecn=100kb --jobs 2*vgg16:at=h0+h1 --control dctcp
+  mltcp-placement network --topology thesis --trace poisson --policies themis,themis+cassini,lwf-1+ada-srsf -o traces
 
 A TOPOLOGY is a name, or a file: a graph or a cluster as JSON, or Slurm's topology.conf or topology.yaml, of which
 --nic, --uplink and --gpus say what Slurm does not know.
@@ -66,6 +96,10 @@ rank. Keys of all are iterations, start_ms, noise_ms, control (its own, whatever
 and class, the traffic class at links with queues for classes: 0 to 7, of which 7 goes first, or remaining:10:40:160, 7
 for a message whose connection has less than 10 ms of the iteration left at line rate, 6 for less than 40 ms, and so on.
 {parallelism.__doc__.partition(chr(10) + chr(10))[2]}
+A TRACE is poisson or poisson:jobs=20,load=0.8 or dynamic, drawn for each seed, a set of jobs (a name or JSON), or a CSV
+file as `simulate` reads it. Its jobs wait for GPUs, are placed by each of --policies, and leave; each policy runs under
+each control. A slowdown is over what the phases of an iteration take together.
+
 A CONTROL is reno, cubic, dctcp, dcqcn, delay or constant, or mltcp_ and one of these, with modifiers after an @:
 mltcp_dcqcn@remaining:both (a shape of F; whether it scales the increase, the decrease or both), @slope=2:intercept=0.5,
 or constants of the control, by their names.
@@ -81,12 +115,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     network.add_argument("--uplink", metavar="RATE", help="of Slurm's switches (default: all that is below)")
     network.add_argument("--gpus", type=int, metavar="N", help="of each of Slurm's nodes (default 1)")
     jobs = command.add_argument_group("jobs")
-    jobs.add_argument("--jobs", nargs="+", required=True, metavar="JOB", help="see below")
-    jobs.add_argument("--iterations", type=int, default=30, metavar="N", help="of a job (default 30)")
-    jobs.add_argument(
-        "--noise-ms", default="0.1", metavar="MS", help="standard deviation of an iteration's computing (0.1)"
-    )
-    jobs.add_argument("--placement", choices=PLACEMENTS, default="packed", help="(default packed)")
+    which = jobs.add_mutually_exclusive_group(required=True)
+    which.add_argument("--jobs", nargs="+", metavar="JOB", help="all at once; see below")
+    which.add_argument("--trace", metavar="TRACE", help="or jobs that arrive, wait and leave; see below")
+    for name, metavar, text in _OF_JOBS:
+        jobs.add_argument(name, metavar=metavar, help=text)
+    trace = command.add_argument_group("options of --trace")
+    for name, metavar, text in _OF_TRACES:
+        trace.add_argument(name, metavar=metavar, help=text)
     run = command.add_argument_group("simulation")
     run.add_argument(
         "--control",
@@ -97,15 +133,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     run.add_argument(
         "--seeds", default="0:3", metavar="A:B", help="of places, routes and noise (default 0:3)"
     )
-    run.add_argument("--mode", choices=MODES, default="steps", help="(default steps)")
-    run.add_argument("--duration", default="60", metavar="S", help="simulated seconds at most (default 60)")
-    run.add_argument("--step-us", metavar="US", help="of the mode steps (default: by the network)")
+    run.add_argument("--mode", choices=MODES, help="(default steps; of a trace shares)")
     add_output(command)
     add_processes(command)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status."""
+    if options.trace is not None:
+        return _execute_trace(options)
     plan = _plan(options)
     comparison = plan.result(run_plans([plan], parse_processes(options.processes), options.output))
     document = json.dumps(_document(plan, comparison), allow_nan=False)
@@ -121,21 +157,26 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> ComparisonPlan[JobsInNetwork]:
+    _refuse(options, _OF_TRACES, "--trace")
     controls = parse_names(options.control, _checked_control, "--control")
     seeds = tuple(NetworkSeed(seed) for seed in parse_seeds(options.seeds))
-    if not 1 <= options.iterations <= MOST_ITERATIONS:
-        raise UsageError(f"--iterations: expected 1 to {MOST_ITERATIONS}, got {options.iterations}")
-    noise_ms = parse_number(options.noise_ms, field="--noise-ms", lowest=0, highest=_MOST_S)
-    duration_s = parse_number(options.duration, field="--duration", lowest=1e-6, highest=_MOST_S)
+    iterations = whole_number(given_or(options.iterations, "30"), "--iterations", MOST_ITERATIONS)
+    noise_ms = parse_number(given_or(options.noise_ms, "0.1"), field="--noise-ms", lowest=0, highest=_MOST_S)
+    duration_s = parse_number(
+        given_or(options.duration, "60"), field="--duration", lowest=1e-6, highest=_MOST_S
+    )
+    placement = given_or(options.placement, PLACEMENTS[0])
+    if placement not in PLACEMENTS:
+        raise UsageError(f"--placement: expected {' or '.join(PLACEMENTS)}, got {shown(placement)}")
     step_us = options.step_us
     network = _network(options)
     workload = JobsInNetwork(
         options.topology,
         network,
         digest(repr(network)),
-        parse_jobs(options.jobs, options.iterations, noise_ms),
-        options.placement,
-        options.mode,
+        parse_jobs(options.jobs, iterations, noise_ms),
+        placement,
+        options.mode or MODES[0],
         round(duration_s * NS_PER_S),
         None
         if step_us is None
@@ -143,6 +184,76 @@ def _plan(options: argparse.Namespace) -> ComparisonPlan[JobsInNetwork]:
     )
     workload.placed(seeds[0].seed, controls[0])  # jobs that do not fit are told before any run
     return ComparisonPlan(workload, controls, seeds, options.baseline)
+
+
+def _execute_trace(options: argparse.Namespace) -> int:
+    """Run the jobs of a trace under every scheduler and control; returns the exit status."""
+    plan = _trace_plan(options)
+    comparison = plan.result(run_plans([plan], parse_processes(options.processes), options.output))
+    document = json.dumps(_trace_document(options, plan, comparison), allow_nan=False)
+    if options.output is not None:
+        from placement.plots.network import slowdowns_figure  # matplotlib takes 0.3 s to import
+        from placement.plots.style import write
+
+        write_document(options.output, "network.json", document)
+        slowdowns = {policy: pooled(runs, "every_slowdown") for policy, runs in comparison.runs.items()}
+        title = f"Slowdown of iterations: {options.trace} in {options.topology}"
+        write(lambda: slowdowns_figure(title, slowdowns), options.output / "slowdowns.svg")
+    if options.json:
+        print(document)
+    else:
+        gpus = len(plan.workload.settings.cluster.gpus)
+        title = f"{options.trace} in {options.topology}, {gpus} GPUs; {len(plan.traces)} seeds"
+        comparison.show(plan.workload, title, "policy + control")
+    return 0
+
+
+def _trace_plan(options: argparse.Namespace) -> ComparisonPlan[TracesInNetwork]:
+    _refuse(options, _OF_JOBS, "--jobs")
+    if options.mode not in (None, _TRACE_MODE):
+        raise UsageError(f"--mode: expected {_TRACE_MODE} with --trace, got {options.mode}")
+    controls = parse_names(options.control, _checked_control, "--control")
+    policies = parse_names(given_or(options.policies, "themis,themis+cassini"), _checked_scheduler)
+    migration_s, lease_s, noise = (
+        parse_number(given_or(getattr(options, name), default), field=f"--{name}", lowest=0, highest=_MOST_S)
+        for name, default in (("migration", "10"), ("lease", "600"), ("noise", "0.005"))
+    )
+    network = _network(options)
+    cluster = NetworkCluster.of(network, digest(repr(network)))
+    traces = traces_in(options.trace, parse_seeds(options.seeds), cluster)
+    settings = FluidSettings(cluster, cluster.nic_bps, round(migration_s * NS_PER_S), noise)
+    names = tuple(f"{policy}+{control}" for policy in policies for control in controls)
+    return ComparisonPlan(
+        TracesInNetwork(settings, round(lease_s * NS_PER_S)), names, traces, options.baseline
+    )
+
+
+def _trace_document(
+    options: argparse.Namespace, plan: ComparisonPlan[TracesInNetwork], comparison: PolicyComparison
+) -> dict[str, Any]:
+    cluster = plan.workload.settings.cluster
+    return {
+        "topology": options.topology,
+        "hosts": len(cluster.servers),
+        "links": len(cluster.links),
+        "gpus": len(cluster.gpus),
+        "mode": _TRACE_MODE,
+        "trace": options.trace,
+        "seeds": [each.seed for each in plan.traces],
+        "policies": comparison.documents(plan.workload),
+    }
+
+
+def _refuse(options: argparse.Namespace, listed: Sequence[tuple[str, str, str]], beside: str) -> None:
+    """Raise UsageError for an argument that was given and means nothing."""
+    for name, _, _ in listed:
+        if getattr(options, name[2:].replace("-", "_")) is not None:
+            raise UsageError(f"{name}: expected with {beside} only")
+
+
+def _checked_scheduler(name: str) -> str:
+    placing_policy(name)
+    return name
 
 
 def _checked_control(name: str) -> str:
@@ -218,7 +329,8 @@ def _write(folder: Path, document: str, comparison: PolicyComparison) -> None:
     from placement.plots.style import write
 
     write_document(folder, "network.json", document)
-    write(lambda: network.slowdowns_figure("Slowdown of iterations", comparison), folder / "slowdowns.svg")
+    slowdowns = {policy: network.pooled_slowdowns(runs) for policy, runs in comparison.runs.items()}
+    write(lambda: network.slowdowns_figure("Slowdown of iterations", slowdowns), folder / "slowdowns.svg")
     write(
         lambda: network.iterations_figure("Slowdown over iterations", comparison), folder / "iterations.svg"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from mltcp.core.errors import UsageError
@@ -11,11 +12,15 @@ from mltcp.core.policy_names import check_names
 from mltcp.core.subcommands import add_command
 from placement.cli.simulation.arguments import add_output, parse_seeds
 from placement.experiments.cassini import ALL, Gain, PhasedJobs, gains_of, traces_of
-from placement.experiments.comparison import ComparisonPlan, PolicyComparison, run_plans
+from placement.experiments.comparison import ComparisonPlan, PolicyComparison, digest, run_plans
+from placement.model.cluster import Cluster
 from placement.simulator.fluid_executor import FluidSettings
+from placement.simulator.network.network_cluster import NetworkCluster
+from placement.simulator.network.topologies import load_network, network_named
 from placement.simulator.scheduled_cluster import two_tier
 
 _MOST_SEEDS = 10_000
+_DEFAULTS = {"racks": 12, "servers": 2, "gpus": 1, "oversubscription": 2.0, "nic_gbps": 50.0}
 _DEFAULT = "themis,themis+cassini,pollux,pollux+cassini,random,ideal"
 
 _EXAMPLES = f"""\
@@ -23,6 +28,7 @@ examples:
   mltcp-placement schedule --trace poisson --seeds 0:5
   mltcp-placement schedule --trace dynamic --schedulers themis,themis+cassini --seeds 0:20 --json
   mltcp-placement schedule --trace my-jobs.json --racks 6 --servers 4
+  mltcp-placement schedule --trace poisson --topology leaf-spine:6x4:2:1            routes by ECMP, not a tree
   mltcp-placement schedule --seeds 0:20 -o kept          may be interrupted, and goes on from there
 
 schedulers: {ALL.allowed}
@@ -50,13 +56,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _add_cluster(command: argparse.ArgumentParser) -> None:
     cluster = command.add_argument_group("cluster")
-    cluster.add_argument("--racks", type=int, default=12, metavar="N", help="(default 12)")
-    cluster.add_argument("--servers", type=int, default=2, metavar="N", help="of a rack (default 2)")
-    cluster.add_argument("--gpus", type=int, default=1, metavar="N", help="of a server (default 1)")
+    cluster.add_argument("--racks", type=int, metavar="N", help="(default 12)")
+    cluster.add_argument("--servers", type=int, metavar="N", help="of a rack (default 2)")
+    cluster.add_argument("--gpus", type=int, metavar="N", help="of a server (default 1)")
+    cluster.add_argument("--oversubscription", type=float, metavar="X", help="of the uplinks (default 2)")
+    cluster.add_argument("--nic-gbps", type=float, metavar="X", help="(default 50)")
     cluster.add_argument(
-        "--oversubscription", type=float, default=2.0, metavar="X", help="of the uplinks (default 2)"
+        "--topology",
+        metavar="TOPOLOGY",
+        help="instead: any network of `mltcp-placement network`, with its routes; a name or a JSON file",
     )
-    cluster.add_argument("--nic-gbps", type=float, default=50.0, metavar="X", help="(default 50)")
     model = command.add_argument_group("model")
     model.add_argument(
         "--noise",
@@ -102,14 +111,13 @@ def plan_of(options: argparse.Namespace) -> ComparisonPlan[PhasedJobs]:
     Raises:
         UsageError: an invalid argument.
     """
-    for name in ("migration", "lease", "nic_gbps"):
+    for name in ("migration", "lease"):
         if not 0 <= getattr(options, name) <= 1e6:
             raise UsageError(
                 f"--{name.replace('_', '-')}: expected 0 to 1000000, got {getattr(options, name)}"
             )
     settings = FluidSettings(
-        two_tier(options.racks, options.servers, options.gpus, options.oversubscription),
-        round(options.nic_gbps * 1e9),
+        *_cluster(options),
         round(options.migration * 1e9),
         options.noise,
         congestion_loss=options.congestion_loss,
@@ -122,6 +130,22 @@ def plan_of(options: argparse.Namespace) -> ComparisonPlan[PhasedJobs]:
     traces = traces_of(options.trace, seeds, options.jobs, options.load, len(settings.cluster.gpus))
     workload = PhasedJobs(settings, round(options.lease * 1e9))
     return ComparisonPlan(workload, schedulers, traces, options.baseline)
+
+
+def _cluster(options: argparse.Namespace) -> tuple[Cluster, int]:
+    """The cluster, and the rate of a NIC of speed 1."""
+    given = {name: value for name in _DEFAULTS if (value := getattr(options, name)) is not None}
+    if options.topology is not None:
+        for name in given:
+            raise UsageError(f"--{name.replace('_', '-')}: expected without --topology, which contains it")
+        is_file = options.topology.endswith(".json")
+        network = load_network(Path(options.topology)) if is_file else network_named(options.topology)
+        cluster = NetworkCluster.of(network, digest(repr(network)))
+        return cluster, cluster.nic_bps
+    racks, servers, gpus, over, nic_gbps = {**_DEFAULTS, **given}.values()
+    if not 0 <= nic_gbps <= 1e6:
+        raise UsageError(f"--nic-gbps: expected 0 to 1000000, got {nic_gbps}")
+    return two_tier(int(racks), int(servers), int(gpus), over), round(nic_gbps * 1e9)
 
 
 def _document(

@@ -117,15 +117,10 @@ def traffic(
     users: dict[str, tuple[str, ...]] = {}
     for job in sorted(assignment):
         if job in demands:
-            for link in links_of(cluster, assignment[job]):
+            for link in cluster.links_of(job, assignment[job]):
                 name = cluster.links[link].name
                 users[name] = (*users.get(name, ()), job)
     return users
-
-
-def links_of(cluster: Cluster, gpus: Sequence[int]) -> tuple[int, ...]:
-    """The numbers of the links that a job on these GPUs uses."""
-    return cluster.links_between(cluster.gpus[gpu][0] for gpu in gpus)
 
 
 def scheduling_policy(name: str, *, seed: int = 0, lease_ns: int | None = None) -> SchedulingPolicy:

@@ -76,6 +76,7 @@ STEP = np.dtype(
         ("pending", "i8"),
         ("sending", "i8"),
         ("left", "i8"),  # messages
+        ("asks", "i8"),  # to send
         ("arrived", "i8"),
         ("last", "i8"),  # the message that arrived last, or -1
         ("waited", "i8"),  # the step for which it waited last, or -1
@@ -101,6 +102,16 @@ JOB = np.dtype(
         ("number", "i8"),
         ("left", "i8"),  # steps
         ("began", "i8"),
+        ("delay", "i8"),  # of its next iteration
+        ("held", "i8"),  # the delay of this iteration, which is a part of it
+        ("is_silent", "i8"),  # whether this iteration has not sent yet
+        ("first_sent", "i8"),  # when the last iteration that has sent began to
+        ("told", "i8"),  # whether that was after its last delay
+        ("gated", "i8"),  # whether it sends only when it is granted its links
+        ("granted", "i8"),
+        ("asks", "i8"),
+        ("gives_back", "i8"),  # it has sent all that it was granted
+        ("steps_sending", "i8"),
         ("parts", "i8"),
     ]
 )
@@ -126,6 +137,9 @@ CORE = np.dtype(
         ("free", "i8"),
         ("free_parts", "i8"),
         ("logged", "i8"),
+        ("stops", "i8"),  # whether to stop when a job has ended
+        ("finished", "i8"),  # jobs that have ended
+        ("calls", "i8"),  # jobs that ask, or give back
         ("fills", "i8"),
         ("filled", "i8"),  # messages, in all fills
     ]

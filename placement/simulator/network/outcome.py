@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +11,17 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class JobCourse:
-    """When each iteration of a job began and ended, in nanoseconds, and how long one takes without the others."""
+    """When each iteration of a job began and ended, in nanoseconds, and how long one takes without the others.
+
+    With the bytes that were marked and dropped of it, where the mode has marks and drops.
+    """
 
     name: str
     begins_ns: NDArray[np.int64]
     ends_ns: NDArray[np.int64]
     alone_ns: float
+    marked_bytes: float = math.nan
+    dropped_bytes: float = math.nan
 
     @property
     def slowdowns(self) -> NDArray[np.float64]:

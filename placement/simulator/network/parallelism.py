@@ -374,7 +374,7 @@ def _passes_in_order(stages: int, microbatches: int) -> list[tuple[int, int, boo
 def demand_traffic(demand: Demand, workers: int, connections: int = 1) -> Traffic:
     """Phases of (duration, bandwidth) as traffic: in each with a bandwidth, a worker sends its bytes to the next one.
 
-    The bytes are exact; how long they take is up to the network.
+    It sends them at that bandwidth, or at less where the network has less; a worker alone is as long at it.
 
     Raises:
         UsageError: no workers.
@@ -387,7 +387,16 @@ def demand_traffic(demand: Demand, workers: int, connections: int = 1) -> Traffi
             else ()
         )
 
-    return _phase_traffic(IterationPlan(workers, None, connections), demand, ring)
+    traffic = _phase_traffic(IterationPlan(workers, None, connections), demand, ring)
+    steps = []
+    for step, phase in zip(traffic.steps, demand.phases, strict=True):
+        if workers == 1:
+            steps.append(replace(step, compute_ns=phase.duration_ns))
+        elif phase.bandwidth_bps:
+            steps.append(replace(step, rate_bps=phase.bandwidth_bps / connections))
+        else:
+            steps.append(step)
+    return replace(traffic, steps=tuple(steps))
 
 
 def _phase_traffic(plan: IterationPlan, demand: Demand, exchange: Callable[[float], Rounds]) -> Traffic:

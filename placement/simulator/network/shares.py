@@ -49,7 +49,9 @@ EXPONENTS: Mapping[Control, float] = {
 }
 """Of F, in the weight of a message; that of DELAY is assumed to be that of windows, and was not measured."""
 
-_PS = 1000  # in a nanosecond
+PS = 1000
+"""In a nanosecond."""
+
 _NOISE, _LOG, _PARTS = 1024, 4096, 1024
 _FAR_PS, _DAY_PS = 1 << 62, 86_400 * 10**12
 
@@ -99,16 +101,16 @@ def run_shares(
             other in a circle, or an iteration that takes no time.
     """
     _check(network, jobs, routes)
-    alone_ns = _alone_ns(jobs, _state(network, jobs, routes, settings))
-    state = _state(network, jobs, routes, settings)
+    alone_ns = _alone_ns(jobs, share_state(network, jobs, routes, settings))
+    state = share_state(network, jobs, routes, settings)
     for number, job in enumerate(jobs):
         if job.iterations > 0:
-            put(state.due, _start(state, number), job.start_ns * _PS)
-    state, ended = _advanced(state, min(settings.duration_ns * _PS, _FAR_PS))
+            put(state.due, start_item(state, number), job.start_ns * PS)
+    state, ended = advanced(state, min(settings.duration_ns * PS, _FAR_PS))
     return _outcome(network, jobs, settings, state, ended, alone_ns)
 
 
-def _advanced(state: ShareState, until: int) -> tuple[ShareState, np.ndarray]:
+def advanced(state: ShareState, until: int) -> tuple[ShareState, np.ndarray]:
     """Advance until a time; returns the state, whose parts may have grown, and the iterations that have ended."""
     log = []
     done = False
@@ -132,7 +134,8 @@ def _grown(state: ShareState) -> np.ndarray:
     return new
 
 
-def _start(state: ShareState, job: int) -> int:
+def start_item(state: ShareState, job: int) -> int:
+    """The number, in `due`, of the next iteration of a job."""
     return len(state.messages) + len(state.steps) + job
 
 
@@ -143,11 +146,11 @@ def _alone_ns(jobs: Sequence[NetworkJob], state: ShareState) -> list[float]:
     found = []
     for number, job in enumerate(jobs):
         state.core["now"] = 0
-        put(state.due, _start(state, number), 0)
-        state, ended = _advanced(state, _DAY_PS)
+        put(state.due, start_item(state, number), 0)
+        state, ended = advanced(state, _DAY_PS)
         if len(ended) == 0:
             raise UsageError(f"job {job.name}: expected an iteration of at most a day, got a longer one")
-        alone = float(ended[0]["ended"] - ended[0]["began"]) / _PS
+        alone = float(ended[0]["ended"] - ended[0]["began"]) / PS
         if alone == 0:
             raise UsageError(
                 f"job {job.name}: expected an iteration that takes time, got one that takes none"
@@ -164,7 +167,7 @@ def _outcome(
     ended: np.ndarray,
     alone_ns: Sequence[float],
 ) -> NetworkOutcome:
-    now = settings.duration_ns * _PS if state.due.size[0] else int(state.core[0]["now"])
+    now = settings.duration_ns * PS if state.due.size[0] else int(state.core[0]["now"])
     order = np.argsort(ended["job"], kind="stable")
     of_jobs = np.split(ended[order], np.searchsorted(ended["job"][order], np.arange(1, len(jobs))))
     courses = tuple(
@@ -180,11 +183,11 @@ def _outcome(
         for link, bytes_ in zip(network.links, sent, strict=True)
     )
     lost = _lost(state, of_jobs) if settings.attributes else None
-    return NetworkOutcome(courses, links, now // _PS, lost)
+    return NetworkOutcome(courses, links, now // PS, lost)
 
 
 def _ns(picoseconds: np.ndarray) -> np.ndarray:
-    return (picoseconds + _PS // 2) // _PS
+    return (picoseconds + PS // 2) // PS
 
 
 def _lost(state: ShareState, of_jobs: Sequence[np.ndarray]) -> LostTime:
@@ -193,7 +196,7 @@ def _lost(state: ShareState, of_jobs: Sequence[np.ndarray]) -> LostTime:
         part = int(first)
         while part >= 0:
             entry = state.parts[part]
-            rows.append((number, int(entry["neighbour"]), int(entry["link"]), float(entry["lost"]) / _PS))
+            rows.append((number, int(entry["neighbour"]), int(entry["link"]), float(entry["lost"]) / PS))
             part = int(entry["next"])
     job, neighbour, link, lost = zip(*sorted(rows), strict=True) if rows else ((), (), (), ())
     return LostTime(
@@ -201,7 +204,7 @@ def _lost(state: ShareState, of_jobs: Sequence[np.ndarray]) -> LostTime:
         np.array(neighbour, np.int64),
         np.array(link, np.int64),
         np.array(lost, float),
-        np.array([of_job["unhindered"].sum() / _PS for of_job in of_jobs]),
+        np.array([of_job["unhindered"].sum() / PS for of_job in of_jobs]),
     )
 
 
@@ -217,16 +220,18 @@ def _check(network: Network, jobs: Sequence[NetworkJob], routes: Routes) -> None
         count = len(job.traffic.messages)
         if len(of_job) != count:
             raise UsageError(f"routes of job {job.name}: expected {count}, one a message, got {len(of_job)}")
-        if any(not 0 <= step.compute_ns * _PS <= _DAY_PS for step in job.traffic.steps):
+        if any(not 0 <= step.compute_ns * PS <= _DAY_PS for step in job.traffic.steps):
             raise UsageError(
                 f"job {job.name}: compute_ns: expected at least 0 and at most a day in each step"
             )
         if any(not 0 <= message.size_bytes < math.inf for message in job.traffic.messages):
             raise UsageError(f"job {job.name}: size_bytes: expected at least 0 and finite in each message")
-        if not 0 <= job.start_ns * _PS <= _FAR_PS or job.noise_ns < 0:
+        if not 0 <= job.start_ns * PS <= _FAR_PS or job.noise_ns < 0:
             raise UsageError(
                 f"job {job.name}: start_ns and noise_ns: expected 0 or more, got {job.start_ns} and {job.noise_ns}"
             )
+        if job.holds_ns:
+            raise UsageError(f"job {job.name}: holds_ns: expected none in the mode shares")
         for route in of_job:
             if len(set(route)) != len(route) or any(not 0 <= link < len(network.links) for link in route):
                 raise UsageError(
@@ -259,9 +264,10 @@ def _longest_ns(job: NetworkJob) -> int:
 # -- the state ----------------------------------------------------------------------------------
 
 
-def _state(
+def share_state(
     network: Network, jobs: Sequence[NetworkJob], routes: Routes, settings: ShareSettings
 ) -> ShareState:
+    """The state before the jobs begin; none of them is due."""
     links = _links(network)
     messages, steps, connections, nexts = _work(network, jobs, routes)
     ways = [link for of_job in routes for route in of_job for link in route]
@@ -269,7 +275,7 @@ def _state(
     places["link"] = ways
     places["message"] = np.repeat(np.arange(len(messages)), messages["links"])
     core, parts = np.zeros(1, CORE), np.zeros(_PARTS, PART)
-    core["hold"], core["attributes"], core["free_parts"] = settings.hold_ns * _PS, settings.attributes, _PARTS
+    core["hold"], core["attributes"], core["free_parts"] = settings.hold_ns * PS, settings.attributes, _PARTS
     parts["next"] = np.append(np.arange(1, _PARTS), -1)
     return ShareState(
         core=core,
@@ -320,7 +326,7 @@ def _work(
         most_bps = _most_bps(job)
         for step in job.traffic.steps:
             waiting = after[len(steps) - first_step]
-            head = (number, step.compute_ns * _PS, len(messages), len(step.messages), len(step.after))
+            head = (number, step.compute_ns * PS, len(messages), len(step.messages), len(step.after))
             for message in step.messages:
                 pair = (message.source, message.target, message.connection)
                 connection = known.setdefault(pair, len(connections))
@@ -329,7 +335,7 @@ def _work(
                 connections[connection] += message.size_bytes
                 way = [network.links[link] for link in next(routes_left)]
                 peak_bps = min((link.rate_bps for link in way), default=math.inf)
-                delay = sum(link.delay_ns for link in way) * _PS
+                delay = sum(link.delay_ns for link in way) * PS
                 messages.append(
                     (
                         number,
@@ -339,7 +345,7 @@ def _work(
                         len(way),
                         message.size_bytes,
                         delay,
-                        min(peak_bps, most_bps),
+                        min(peak_bps, most_bps if way else math.inf, step.rate_bps),
                     )
                 )
                 place += len(way)

@@ -17,7 +17,7 @@ from placement.simulator.network.max_min import ShareState, enter, fill_planted,
 
 @compiled
 def advance(state: ShareState, until: int) -> bool:
-    """Advance until a time; false if the log or the parts of lost time need room before it can go on."""
+    """Advance until a time; with `stops`, until jobs end or call the gate. False if the log or parts need room."""
     core, due = state.core[0], state.due
     while due.size[0] > 0 and due.due[due.order[0]] <= until:
         if core.logged + len(state.jobs) > len(state.ended):
@@ -28,6 +28,8 @@ def advance(state: ShareState, until: int) -> bool:
         while due.size[0] > 0 and due.due[due.order[0]] == core.now:
             _happen(state, pop(due))
         fill_planted(state)
+        if core.stops and (core.finished > 0 or core.calls > 0):
+            return True
     return True
 
 
@@ -47,7 +49,8 @@ def _happen(state: ShareState, item: int) -> None:
 @compiled
 def _begin_iteration(state: ShareState, number: int) -> None:
     job = state.jobs[number]
-    job.began, job.left = state.core[0].now, job.steps
+    job.began, job.left = state.core[0].now - job.held, job.steps
+    job.held, job.is_silent = 0, 1
     job.scale = max(0.0, 1 + job.noise * state.noise[number, job.number % state.noise.shape[1]])
     for place in range(job.first_connection, job.first_connection + job.connections):
         state.connections[place].sent = 0.0
@@ -73,12 +76,21 @@ def _continue_step(state: ShareState, number: int) -> None:
     if step.sending:
         _end_step(state, number)
         return
+    job = state.jobs[step.job]
+    if job.is_silent and step.messages > 0:
+        job.is_silent, job.told, job.first_sent = 0, 1, state.core[0].now
+    if job.gated and step.messages > 0:
+        if not job.granted:
+            step.asks = job.asks = 1
+            state.core[0].calls += 1
+            return
+        job.steps_sending += 1
     step.sending, step.left = 1, step.messages
     step.arrived, step.last = state.core[0].now, -1
     for place in range(step.first, step.first + step.messages):
         message = state.messages[place]
         message.parts = message.behind = message.waited = -1
-        if message.links == 0 or message.size == 0.0:
+        if message.size == 0.0 or message.peak == np.inf:
             step.left -= 1
             continue
         connection = state.connections[message.connection]
@@ -129,6 +141,11 @@ def _end_step(state: ShareState, number: int) -> None:
             other.waited = number
             _begin_step(state, state.nexts[place])
     job = state.jobs[step.job]
+    if job.gated and step.messages > 0:
+        job.steps_sending -= 1
+        if job.steps_sending == 0:
+            job.granted, job.gives_back = 0, 1
+            state.core[0].calls += 1
     job.left -= 1
     if job.left == 0:
         _end_iteration(state, step.job, number)
@@ -148,8 +165,13 @@ def _end_iteration(state: ShareState, number: int, last_step: int) -> None:
             message.parts = state.parts[part].next
             _free(state, part)
     job.number += 1
-    if job.number < job.iterations:
-        put(state.due, len(state.messages) + len(state.steps) + number, core.now)
+    if job.number >= job.iterations:
+        core.finished += 1
+        return
+    job.held, job.delay = job.delay, 0
+    if job.held > 0:
+        job.told = 0
+    put(state.due, len(state.messages) + len(state.steps) + number, core.now + job.held)
 
 
 @compiled

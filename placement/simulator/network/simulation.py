@@ -102,8 +102,8 @@ def run_steps(
     alone = [_alone_ns(network, job, ways, settings, step_ns) for job, ways in zip(jobs, routes, strict=True)]
     state, ended = _run(network, jobs, routes, settings, step_ns)
     courses = tuple(
-        JobCourse(job.name, *iterations, each)
-        for job, iterations, each in zip(jobs, _iterations(state), alone, strict=True)
+        JobCourse(job.name, *iterations, each, *_marked_and_lost(state, number))
+        for number, (job, iterations, each) in enumerate(zip(jobs, _iterations(state), alone, strict=True))
     )
     links = tuple(
         LinkUse(link.name, *(_use(state, number, name) for name in ("sent", "marked", "dropped", "largest")))
@@ -120,7 +120,9 @@ def _alone_ns(
     step_ns: int,
 ) -> float:
     """The shortest of the job's first iterations without other jobs and noise, on the links that it uses."""
-    single = replace(job, iterations=min(job.iterations, _ALONE_ITERATIONS), start_ns=0, noise_ns=0)
+    single = replace(
+        job, iterations=min(job.iterations, _ALONE_ITERATIONS), start_ns=0, noise_ns=0, holds_ns=()
+    )
     numbers = {link: number for number, link in enumerate(sorted({link for way in ways for link in way}))}
     own = replace(network, links=tuple(network.links[link] for link in numbers))
     routes = [[tuple(numbers[link] for link in way) for way in ways]]
@@ -151,6 +153,11 @@ def _iterations(state: StepState) -> list[tuple[NDArray[np.int64], NDArray[np.in
     """When those of each job that have ended began and ended."""
     spans = [(job["first_row"], job["first_row"] + job["iteration"]) for job in state.jobs]
     return [(state.begins[first:last], state.ends[first:last]) for first, last in spans]
+
+
+def _marked_and_lost(state: StepState, job: int) -> tuple[float, float]:
+    flows = state.flows[state.flows["job"] == job]
+    return float(flows["marked_in_all"].sum()), float(flows["lost_in_all"].sum())
 
 
 def _use(state: StepState, number: int, name: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,12 +26,14 @@ class Message:
 class IterationStep:
     """A part of an iteration: it waits for the steps in `after`, computes, and then sends all messages at once.
 
-    It ends when its last message has arrived. Steps that do not wait for each other overlap.
+    It ends when its last message has arrived. Steps that do not wait for each other overlap. Each message is made at
+    `rate_bps`, at most: it takes as long even where it uses no link.
     """
 
     compute_ns: int = 0
     messages: tuple[Message, ...] = ()
     after: tuple[int, ...] = ()
+    rate_bps: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,8 @@ class NetworkJob:
         noise_ns: standard deviation of the computing of an iteration; 0: none.
         traffic_class: of its messages, 0 to 7, at links with queues for classes; 7 goes first.
         slots: the GPU of its host that each worker has, which decides its NIC; empty: counted from 0 on each host.
+        holds_ns: by how much later each iteration begins than it could, which is no part of it; the mode `steps` alone
+            has it; empty: none.
     """
 
     name: str
@@ -105,6 +110,7 @@ class NetworkJob:
     noise_ns: int = 0
     traffic_class: int | RemainingClass = 0
     slots: tuple[int, ...] = ()
+    holds_ns: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.traffic_class, RemainingClass) and not 0 <= self.traffic_class < CLASSES:

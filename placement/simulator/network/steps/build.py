@@ -79,6 +79,7 @@ def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: in
         empty(len(steps) + len(messages)),
         np.full(rows, -1, np.int64),
         np.full(rows, -1, np.int64),
+        _holds(jobs, rows),
         levels,
         _class_bounds(jobs),
         # Not a power of 2 apart: the flows' present places would share a few sets of the cache.
@@ -221,10 +222,20 @@ def _jobs(
             for each in part.messages:
                 key = (number, each.source, each.target, each.connection)
                 flow = flows[key] if next(ways_left) else -1
-                messages[message] = (step + place, flow, each.size_bytes, -1)
+                messages[message] = (step + place, flow, each.size_bytes, part.rate_bps * _BPS, -1)
                 message += 1
         step += len(job.traffic.steps)
     return records, steps, messages, np.array(nexts, np.int64)
+
+
+def _holds(jobs: Sequence[NetworkJob], rows: int) -> Any:
+    found, row = np.zeros(rows, np.int64), 0
+    for job in jobs:
+        if len(job.holds_ns) > job.iterations or any(each < 0 for each in job.holds_ns):
+            raise UsageError(f"{job.name}: holds_ns: expected at most one of 0 or more for each iteration")
+        found[row : row + len(job.holds_ns)] = job.holds_ns
+        row += job.iterations
+    return found
 
 
 def _random_state(seed: int, name: str, key: tuple[int, ...]) -> np.uint64:

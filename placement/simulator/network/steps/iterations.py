@@ -32,6 +32,7 @@ def draw(owner: Record) -> float:
 def begin_iteration(state: StepState, job_number: int, now: int) -> None:
     """Begin the steps that wait for none, all with the same noise (normal)."""
     job = state.jobs[job_number]
+    now = now + state.holds[job.first_row + job.iteration]
     job.began, job.latest = now, now
     job.pending = job.steps
     noise = 0.0
@@ -67,8 +68,10 @@ def _send_messages(state: StepState, number: int, now: int) -> None:
     step.pending = step.messages
     for m in range(step.first_message, step.first_message + step.messages):
         message = state.messages[m]
-        if message.flow < 0 or message.size <= 0:
+        if message.size <= 0 or (message.flow < 0 and message.most == math.inf):
             step.pending -= 1
+        elif message.flow < 0:
+            put(state.events, len(state.steps) + m, now + int(message.size / message.most))
         else:
             _send(state, m, now)
 

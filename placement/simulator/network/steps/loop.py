@@ -124,6 +124,8 @@ def _offer(state: StepState, flow: Record, number: int, at: int, now: int, step_
     seen = _seen(state, law, flow, number, at, step_ns)
     signal = _signal(law, flow, now, acked, seen)
     rate = send_rate(law, flow, now, signal, acked, seen, rtt)
+    if flow.head >= 0:
+        rate = min(rate, state.messages[flow.head].most)
     span = float(step_ns)
     if flow.began != NEVER:
         span = float(now + step_ns - flow.began)
@@ -307,6 +309,8 @@ def _pass_on(state: StepState, number: int) -> None:
         total -= lost
     leaves = total * link.part
     hop.queue = total - leaves
+    if link.marks > 0:
+        flow.marked_in_all += link.marks * hop.arrived * (1 - link.loss)
     hop.arrived = 0.0
     flow.queue += hop.queue
     flow.wait += link.wait

@@ -122,6 +122,7 @@ FLOW = np.dtype(
         ),  # where the last byte of the message is that was sent; -1: not sent yet; with classes
         ("ahead", "f8"),  # of it in that queue
         ("lost_in_all", "f8"),
+        ("marked_in_all", "f8"),
         ("one_way", "f8"),
         ("line_rate", "f8"),
         ("narrowest", "f8"),
@@ -157,7 +158,15 @@ STEP = np.dtype(
     ]
 )
 
-MESSAGE = np.dtype([("step", "i8"), ("flow", "i8"), ("size", "f8"), ("next", "i8")])
+MESSAGE = np.dtype(
+    [
+        ("step", "i8"),
+        ("flow", "i8"),  # -1: within a host
+        ("size", "f8"),
+        ("most", "f8"),  # the rate at which it is made
+        ("next", "i8"),
+    ]
+)
 
 MET = np.dtype([("mark", "f4"), ("wait", "f4")])
 """What the packets of a step met: the probability that they were marked, and the queueing."""
@@ -177,6 +186,8 @@ class StepState(NamedTuple):
     events: EventHeap
     begins: np.ndarray
     ends: np.ndarray
+    holds: np.ndarray
+    """Of each iteration, by how much later it begins than it could."""
     levels: np.ndarray
     """Of each link: 0 for senders' own ones, and none before those that lead to it."""
     class_bounds: np.ndarray

@@ -125,7 +125,9 @@ def test_slurms_topologies(capsys, tmp_path):
         (("--control", "dcqcn@slope=2"), "control 'dcqcn@slope=2': slope: expected F only after mltcp_dcqcn"),
         (("--baseline", "reno"), "--baseline: expected one of"),
         (("--duration", "0"), "--duration: expected a number"),
-        (("--iterations", "0"), "--iterations: expected 1 to"),
+        (("--iterations", "0"), "--iterations: expected a whole number from 1 to"),
+        (("--placement", "upright"), "--placement: expected packed or spread, got 'upright'"),
+        (("--lease", "1"), "--lease: expected with --trace only"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_line(capsys, arguments, expected):
@@ -166,3 +168,85 @@ def test_a_set_of_jobs_comes_with_its_phases():
     assert len(jobs) > 1
     assert all(job.noise_ns == 2_000_000 and job.iterations > 1 for job in jobs)
     assert len({job.name for job in jobs}) == len(jobs)
+
+
+# -- traces ------------------------------------------------------------------------------------------------------------
+
+TRACE = "job_id,arrival_s,num_gpus,iterations,model\n0,1.0,1,5,resnet50\n1,2.0,4,6,vgg16\n2,2.0,8,4,vgg16\n"
+
+
+def test_a_trace_is_placed_under_every_policy_and_control_and_kept(capsys, tmp_path):
+    trace, kept = tmp_path / "trace.csv", tmp_path / "kept"
+    trace.write_text(TRACE)
+    command = (
+        *(
+            "--topology",
+            "two-tier:2x4:4:1",
+            "--trace",
+            str(trace),
+            "--policies",
+            "first-fit,lwf-1+srsf-1,ideal",
+        ),
+        *("--control", "reno,mltcp_dcqcn", "--seeds", "0:2", "--noise", "0", "--processes", "1"),
+    )
+    status, out, err = run(capsys, *command, "-o", str(kept), "--json")
+    assert (status, err) == (0, "")
+    document = json.loads(out)
+    assert (document["gpus"], document["mode"], document["seeds"]) == (8, "shares", [0, 1])
+    names = [each["policy"] for each in document["policies"]]
+    assert names == [
+        f"{name}+{control}"
+        for name in ("first-fit", "lwf-1+srsf-1", "ideal")
+        for control in ("reno", "mltcp_dcqcn")
+    ]
+    for policy in document["policies"]:
+        for found in policy["traces"]:
+            jobs = {each["name"]: each for each in found["jobs"]}
+            assert [jobs[name]["iterations"] for name in "012"] == [5, 6, 4]
+            assert all(each["marked_bits"] is None for each in jobs.values())
+            if policy["policy"].startswith("ideal"):
+                assert [each["slowdown"]["p99"] for each in jobs.values()] == pytest.approx([1, 1, 1])
+            else:
+                # The job of 8 waits until the one of 4 has left, and then sends through uplinks of a NIC's rate.
+                assert jobs["2"]["completion_s"] > jobs["1"]["completion_s"]
+                assert jobs["2"]["slowdown"]["mean"] == pytest.approx(1, abs=1e-3)
+    assert {path.name for path in kept.iterdir()} == {"runs.jsonl", "network.json", "slowdowns.svg"}
+    runs = (kept / "runs.jsonl").read_bytes()
+    assert run(capsys, *command, "-o", str(kept), "--json")[1] == out
+    assert (kept / "runs.jsonl").read_bytes() == runs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--trace", "poisson:jobs=0"), "--trace: jobs: expected a whole number from 1"),
+        (("--trace", "poisson:colour=1"), "--trace poisson: expected jobs, load with =VALUE"),
+        (("--trace", "none.csv"), "none.csv: "),
+        (("--trace", "none"), "set: expected a file or one of"),
+        (("--policies", "themis+srsf-1+ada-srsf"), "--policies: expected SCHEDULER, with +cassini"),
+        (("--policies", "ideal+srsf-1"), "scheduler: expected themis"),
+        (("--policies", "themis+colour"), "--policies: expected SCHEDULER, with +cassini"),
+        (("--policies", "colour"), "scheduler: expected themis"),
+        (("--control", "vegas"), "control: expected reno"),
+        (("--mode", "steps"), "--mode: expected shares with --trace, got steps"),
+        (("--iterations", "3"), "--iterations: expected with --jobs only"),
+        (("--noise", "2"), "noise: expected 0 <= noise < 1, got 2"),
+        (
+            ("--topology", "dumbbell:1", "--trace", "LARGE"),
+            "LARGE: 1: min_workers: expected at most the 2 GPUs of the cluster, got 4",
+        ),
+        (("--trace", "EMPTY"), "EMPTY.json: EMPTY: jobs: expected 1 to"),
+    ],
+)
+def test_wrong_traces_are_refused_in_one_line(capsys, tmp_path, monkeypatch, arguments, expected):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "LARGE.csv").write_text(TRACE)
+    (tmp_path / "EMPTY.json").write_text(json.dumps({"name": "EMPTY", "capacity_gbps": 50, "jobs": []}))
+    files = {"LARGE": "LARGE.csv", "EMPTY": "EMPTY.json"}
+    given = [files.get(each, each) for each in arguments]
+    defaults = ("--topology", "dumbbell:2") if "--topology" not in given else ()
+    trace = ("--trace", "dynamic") if "--trace" not in given else ()
+    status, out, err = run(capsys, *defaults, *trace, *given)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"mltcp-placement: {expected}")
+    assert err.count("\n") == 1

@@ -58,6 +58,8 @@ def test_the_table_of_a_file(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--topology", "dumbbell:2", "--racks", "3"], "--racks: expected without --topology"),
+        (["--topology", "ring:3"], "topology: expected KIND"),
         (["--schedulers", "themis,best"], "scheduler: expected themis, themis+cassini, pollux"),
         (["--schedulers", "themis,themis"], "got themis twice"),
         (["--schedulers", ","], "one or more"),

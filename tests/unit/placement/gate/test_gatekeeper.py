@@ -12,8 +12,9 @@ from mltcp.core.errors import UsageError
 from placement.gate import gatekeeper
 from placement.gate.gatekeeper import GRACE_NS, PATIENCE_NS, STALLED_NS, Gatekeeper
 from placement.gate.messages import Ask, GateJob
-from placement.gate.state import GateState, GateUser, gate_policy
+from placement.gate.turns import GateUser
 from placement.model.job import Contention
+from placement.policies.gate_state import GateState, gate_policy
 
 WORLD = 7
 CONTENTION = Contention(Fraction(0), Fraction(1), Fraction(0))

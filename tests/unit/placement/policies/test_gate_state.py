@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
-from placement.gate.state import GateState, gate_policy
 from placement.model.job import Contention
+from placement.policies.gate_state import GateState, gate_policy
 from tests.unit.placement.model.adadual import starts_now
 
 SIMPLE = Contention(Fraction(1000), Fraction(2), Fraction(1))

@@ -1,0 +1,81 @@
+"""The executor that runs jobs of a trace in the network simulation (mode `shares`), under a congestion control."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from mltcp.core.demand import Demand
+from placement.model.job import Contention
+from placement.policies.catalogue import CommunicationPolicy
+from placement.policies.gate_state import GateState
+from placement.simulator.cluster_run import Start
+from placement.simulator.fluid_executor import FluidExecutor, FluidJob, FluidSettings, IteratingJobs
+from placement.simulator.network.laws.network_law import NetworkLaw
+from placement.simulator.network.network_cluster import NetworkCluster
+from placement.simulator.network.parallelism import demand_traffic
+from placement.simulator.network.shares import ShareSettings
+from placement.simulator.network.traffic import Traffic
+from placement.simulator.share_run import ShareRun
+from placement.traces.sets import TracedJob
+
+
+@dataclass(frozen=True)
+class TrafficControl:
+    """What decides about rates in a network.
+
+    Attributes:
+        law: the congestion control of all jobs.
+        gate: the policy that admits what they send; None: they send when they can.
+    """
+
+    law: NetworkLaw
+    gate: CommunicationPolicy | None = None
+
+
+class NetworkExecutor(FluidExecutor):
+    """Runs jobs in a network: each worker sends what the phases say to the next one in a ring; see `Executor`.
+
+    Args:
+        jobs: all jobs that may be started.
+        cluster: the network.
+        settings: the parameters, of which the cluster and `congestion_loss` have no meaning here.
+        control: the congestion control, and the gate.
+        seed: see `FluidExecutor`.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[TracedJob],
+        cluster: NetworkCluster,
+        settings: FluidSettings,
+        control: TrafficControl,
+        seed: int,
+    ) -> None:
+        self._network_cluster, self._control = cluster, control
+        super().__init__(jobs, cluster, settings, seed)
+
+    def _simulated(self, jobs: Sequence[TracedJob]) -> IteratingJobs:
+        widest = [(job.name, _traffic(job, job.max_workers)) for job in jobs]
+        cluster, control, gate = self._network_cluster, self._control, None
+        if control.gate is not None:
+            # As the live gate is told: transfers share links without a loss.
+            gate = GateState(
+                control.gate, Contention(Fraction(0), Fraction(8 * 10**9, cluster.nic_bps), Fraction(0))
+            )
+        self._shares = ShareRun(cluster.network, widest, control.law, ShareSettings(self._seed), gate)
+        return self._shares
+
+    def _begin(self, job: FluidJob, start: Start, hold_ns: float, noise_ns: float) -> None:
+        cluster = self._network_cluster
+        placed = cluster.placed(start.job.name, _traffic(start.job, len(start.gpus)), start.gpus)
+        planned = replace(placed, iterations=job.planned, noise_ns=round(noise_ns))
+        silence_ns = Demand(job.phases).silence_ns
+        self._shares.start(
+            job.number, planned, cluster.routes_of(placed), silence_ns=silence_ns, hold_ns=hold_ns
+        )
+
+
+def _traffic(job: TracedJob, workers: int) -> Traffic:
+    return demand_traffic(Demand(job.phases(workers)), workers)

@@ -1,0 +1,214 @@
+"""Jobs that come to a network and leave it: against the fluid simulation, exact courses, and Cassini on routes."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mltcp.core.demand import Demand, Phase
+from mltcp.core.errors import UsageError
+from placement.model.job import Contention
+from placement.policies.gate_state import GateState, gate_policy
+from placement.policies.schedulers.scheduling_policy import scheduling_policy, traffic
+from placement.simulator.fluid_executor import FluidSettings
+from placement.simulator.network.laws.network_law import Control, NetworkLaw
+from placement.simulator.network.network_cluster import NetworkCluster
+from placement.simulator.network.parallelism import demand_traffic
+from placement.simulator.network.shares import ShareSettings
+from placement.simulator.network.simulation import SimulationSettings, simulate
+from placement.simulator.network.topologies import network_named
+from placement.simulator.network_executor import TrafficControl
+from placement.simulator.scheduled_cluster import run_trace, two_tier
+from placement.simulator.share_run import ShareRun
+from placement.traces.poisson import poisson
+
+MS = 10**6
+GBPS = 10**9
+BASE = NetworkLaw(Control.DCTCP)
+SETTINGS = FluidSettings(two_tier(2, 4, oversubscription=6.0), noise=0.0)
+"""Two racks: a job that spans them uses all links between them alike, as the fluid simulation has it."""
+
+
+def short_trace(seed):
+    """Twelve jobs of a tenth of the length, as close together."""
+    jobs = poisson(seed, jobs=12, load=1.2, gpus=16)
+    shorter = (
+        replace(job, iterations=job.iterations // 10, arrival_ns=job.arrival_ns // 10) for job in jobs.jobs
+    )
+    return replace(jobs, jobs=tuple(shorter))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["random", "themis", "themis+cassini"])
+def test_without_f_a_trace_on_two_tiers_is_that_of_the_fluid_simulation(name):
+    for seed in range(1, 3):
+        jobs = short_trace(seed)
+        expected, found = (
+            run_trace(jobs, SETTINGS, scheduling_policy(name, seed=seed), seed, control)
+            for control in (None, TrafficControl(BASE))
+        )
+        for theirs, ours in zip(expected.jobs, found.jobs, strict=True):
+            assert ours.name == theirs.name
+            assert (ours.moved, ours.delayed) == (theirs.moved, theirs.delayed)
+            assert ours.completion_ns == pytest.approx(theirs.completion_ns, rel=1e-6)
+            np.testing.assert_allclose(ours.iteration_ns, theirs.iteration_ns, rtol=1e-6)
+            assert np.isnan(ours.marked_bits).all()
+        assert max(job.slowdown.max() for job in found.jobs) > 1.1
+
+
+# -- a share run -------------------------------------------------------------------------------------------------------
+
+DUMBBELL = NetworkCluster.of(network_named("dumbbell:3,rate=8gbit,delay_us=0"))
+TRAFFIC = demand_traffic(Demand((Phase(10 * MS, 0), Phase(20 * MS, 8 * GBPS))), 2)
+
+
+def share_run(jobs=2, gate=None):
+    widest = [(f"j{k}", TRAFFIC) for k in range(jobs)]
+    return ShareRun(DUMBBELL.network, widest, BASE, ShareSettings(), gate)
+
+
+def start(run, number, iterations=100, hold_ms=0.0, noise_ms=0):
+    job = DUMBBELL.placed(f"j{number}", TRAFFIC, (2 * number, 2 * number + 1))
+    job = replace(job, iterations=iterations, noise_ns=noise_ms * MS)
+    run.start(number, job, DUMBBELL.routes_of(job), silence_ns=10 * MS, hold_ns=hold_ms * MS)
+
+
+def ended_ms(run, number):
+    found = run.iterations()
+    return (found[number].ended_ns / MS).tolist() if number in found else []
+
+
+def test_a_job_that_comes_takes_half_and_one_that_leaves_gives_it_back():
+    run = share_run()
+    start(run, 0)
+    assert run.run(50 * MS) == ()
+    assert run.now_ns == 50 * MS
+    start(run, 1)
+    # Job 0 sends from 40 to 60; job 1 from 60 on, alone until 70; then both at half their rate.
+    assert run.run(75 * MS) == ()
+    run.stop(1)
+    assert not run.runs(1)
+    run.run(200 * MS)
+    # Job 0 has 20 ms to send at 70, of which 2.5 are done at 75.
+    assert ended_ms(run, 0) == pytest.approx([30, 60, 92.5, 122.5, 152.5, 182.5])
+    assert run.iterations_left(0) == 94
+    sent = {link.name: link.sent_bytes for link in run.links()}
+    # Six times 20 ms, and of job 1 10 ms alone and 5 ms at half.
+    assert sent["left->right"] == pytest.approx((6 * 20 + 10 + 2.5) * MS)
+
+
+def test_a_job_ends_after_its_iterations_and_may_come_again_elsewhere():
+    run = share_run()
+    start(run, 1, iterations=2, hold_ms=5)
+    assert run.run(10**12) == (1,)
+    assert (run.now_ns, run.iterations_left(1)) == (65 * MS, 0)
+    job = replace(DUMBBELL.placed("j1", TRAFFIC, (0, 2)), iterations=1)  # both on the left: no trunk
+    run.start(1, job, DUMBBELL.routes_of(job))
+    assert run.run(10**12) == (1,)
+    assert ended_ms(run, 1) == [35, 65, 95]
+    sent = {link.name: link.sent_bytes for link in run.links()}
+    assert sent["left->right"] == pytest.approx(2 * 20 * MS)
+
+
+def test_a_delay_is_a_part_of_the_next_iteration_and_of_no_other():
+    run = share_run()
+    start(run, 0)
+    run.run(35 * MS)
+    assert run.reference_ns(0) == 0  # the second iteration has not sent yet
+    run.run(45 * MS)
+    assert run.reference_ns(0) == 30 * MS
+    run.delay(0, 7 * MS)
+    assert run.reference_ns(0) is None
+    run.run(200 * MS)
+    assert ended_ms(run, 0) == [30, 60, 97, 127, 157, 187]
+    assert run.reference_ns(0) == 187 * MS
+
+
+def test_a_gate_admits_one_job_at_a_time_the_one_with_the_least_left_first():
+    alone = Contention(Fraction(0), Fraction(1), Fraction(0))
+    run = share_run(3, GateState(gate_policy("srsf-1"), alone))
+    start(run, 0, iterations=3)
+    start(run, 1, iterations=2)
+    start(run, 2, iterations=1)
+    # All ask at 10; job 2 has the least left, then job 1. None shares the link with another.
+    assert run.run(10**12) == (2,)
+    assert run.now_ns == 30 * MS
+    assert run.run(60 * MS) == ()
+    run.stop(1)  # it has sent once, until 50, and asks again at 60, while job 0 sends
+    assert run.run(10**12) == (0,)
+    found = run.iterations()
+    assert {number: (each.ended_ns / MS).tolist() for number, each in found.items()} == {
+        0: [70, 100, 130],
+        1: [50],
+        2: [30],
+    }
+
+
+def test_what_a_share_run_refuses():
+    run = share_run()
+    start(run, 0)
+    with pytest.raises(UsageError, match="job j0 runs already"):
+        start(run, 0)
+    wide = replace(DUMBBELL.placed("j1", demand_traffic(Demand((Phase(1, GBPS),)), 4), (0, 1, 2, 3)))
+    with pytest.raises(UsageError, match="job 1: messages: expected at most 2, got 4"):
+        run.start(1, wide, DUMBBELL.routes_of(wide))
+
+
+# -- the network as a cluster ------------------------------------------------------------------------------------------
+
+
+def test_hosts_are_in_the_rack_of_their_first_switch():
+    cluster = NetworkCluster.of(network_named("leaf-spine:3x2:2:1,gpus=4"))
+    assert [server.switch for server in cluster.servers] == ["leaf0"] * 2 + ["leaf1"] * 2 + ["leaf2"] * 2
+    assert len(cluster.gpus) == 24
+    assert [link.name for link in cluster.links] == [link.name for link in cluster.network.links]
+    assert {float(link.speed) for link in cluster.links} == {1.0}
+
+
+def test_in_a_tree_the_links_of_a_job_are_those_of_the_cluster_in_both_directions():
+    tree = two_tier(3, 2, 2)
+    cluster = NetworkCluster.of(network_named("two-tier:3x2:2:1,gpus=2"))
+    for gpus in ((0, 1), (0, 2), (1, 4, 9), (0, 1, 2, 3, 4)):
+        ends = {f"s{n}": f"h{n}" for n in range(6)} | {f"rack{n}": f"leaf{n}" for n in range(3)}
+        expected = {ends[tree.links[link].name] for link in tree.links_of("j", gpus)}
+        found = [cluster.links[link].name.split("->") for link in cluster.links_of("j", gpus)]
+        lower = [min(ends, key=lambda name: "hls".index(name[0])) for ends in found]
+        assert sorted(lower) == sorted([*expected, *expected])
+
+
+def test_cassini_sees_the_links_of_routes():
+    """Two jobs between the same leaves share uplinks only where ECMP takes them over the same spine."""
+    demand = Demand((Phase(10 * MS, 0), Phase(20 * MS, 50 * GBPS)))
+    shared = []
+    for seed in range(20):
+        cluster = replace(NetworkCluster.of(network_named("leaf-spine:2x4,spines=4")), seed=seed)
+        users = traffic(cluster, {"a": (0, 4), "b": (1, 5)}, {"a": demand, "b": demand})
+        assert all(users[name] == ("a",) for name in ("h0->leaf0", "leaf1->h4"))
+        shared.append(sum(len(jobs) > 1 for jobs in users.values()))
+        links = {cluster.links[link].name for link in cluster.links_of("a", (0, 4))}
+        assert links == {name for name, jobs in users.items() if "a" in jobs}
+    assert {0, 2} <= set(shared) <= {0, 2, 4}
+
+
+@pytest.mark.parametrize("mode", ["steps", "shares"])
+def test_what_is_made_below_the_rate_of_links_takes_its_time_on_links_and_within_a_host(mode):
+    demand = Demand((Phase(10 * MS, 0), Phase(20 * MS, 2 * GBPS)))
+    cluster = NetworkCluster.of(network_named("dumbbell:1,rate=8gbit,gpus=2"))
+    law = NetworkLaw(Control.CONSTANT, constants=(("rate_bps", 8e9),))
+    jobs = [
+        replace(cluster.placed(name, demand_traffic(demand, 2), gpus), iterations=2, law=law)
+        for name, gpus in (("apart", (0, 2)), ("together", (0, 1)))
+    ]
+    routes = [cluster.routes_of(job) for job in jobs]
+    for job in simulate(cluster.network, jobs, routes, SimulationSettings(mode)).jobs:
+        assert (job.ends_ns - job.begins_ns) / MS == pytest.approx([30, 30], abs=0.05)
+
+
+def test_a_hold_before_an_iteration_is_no_part_of_it():
+    jobs = [replace(DUMBBELL.placed("j0", TRAFFIC, (0, 1)), iterations=3, holds_ns=(0, 7 * MS))]
+    routes = [DUMBBELL.routes_of(job) for job in jobs]
+    (found,) = simulate(DUMBBELL.network, jobs, routes, SimulationSettings("steps")).jobs
+    assert (found.begins_ns[1:] - found.ends_ns[:-1]).tolist() == [7 * MS, 0]
+    with pytest.raises(UsageError, match="holds_ns: expected none in the mode shares"):
+        simulate(DUMBBELL.network, jobs, routes, SimulationSettings("shares"))
