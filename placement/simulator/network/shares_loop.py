@@ -12,7 +12,8 @@ import numpy as np
 from placement.model.compiled import compiled
 from placement.model.state import Records
 from placement.simulator.exact.event_heap import pop, put
-from placement.simulator.network.max_min import ShareState, enter, fill_planted, leave, plant
+from placement.simulator.network.class_shares import class_of, fill_by_class
+from placement.simulator.network.max_min import ShareState, enter, fill, leave, plant
 
 
 @compiled
@@ -27,7 +28,10 @@ def advance(state: ShareState, until: int) -> bool:
         core.now = due.due[due.order[0]]
         while due.size[0] > 0 and due.due[due.order[0]] == core.now:
             _happen(state, pop(due))
-        fill_planted(state)
+        if core.seeds > 0 and core.classed:
+            fill_by_class(state)
+        elif core.seeds > 0:
+            fill(state)
     return True
 
 
@@ -96,6 +100,8 @@ def _continue_step(state: ShareState, number: int) -> None:
 def _send(state: ShareState, number: int) -> None:
     message = state.messages[number]
     message.sending, message.left, message.since = 1, message.size, state.core[0].now
+    if state.core[0].classed:
+        message.priority = class_of(state, message)
     enter(state, number)
 
 
