@@ -302,13 +302,8 @@ def count_lost(state: ShareState, number: int) -> None:
 @compiled
 def _attribute(state: ShareState, message: Records, number: int, lost: float) -> None:
     """Divide lost time among the others on the full link, in proportion to the rates that they have there."""
-    others, node = 0.0, state.links[message.full].head
-    while node >= 0:
-        other = state.places[node].message
-        if other != number:
-            others += state.messages[other].rate
-        node = state.places[node].after
-    # Parts are in the order of the link's list, so that the next one is mostly the one after the last.
+    others = state.links[message.full].used - message.rate
+    # Parts are kept in the order of the link's list, so that the next one is mostly the one after the last.
     last, node = -1, state.links[message.full].head
     while node >= 0:
         other = state.messages[state.places[node].message]
@@ -319,22 +314,37 @@ def _attribute(state: ShareState, message: Records, number: int, lost: float) ->
 
 
 @compiled
+def _is_part(state: ShareState, part: int, neighbour: int, link: int) -> bool:
+    return state.parts[part].neighbour == neighbour and state.parts[part].link == link
+
+
+@compiled
 def _part(state: ShareState, message: Records, neighbour: int, last: int) -> int:
-    """The part of a message that belongs to a neighbour on its full link; a new one stands after `last`."""
-    for first, end in ((state.parts[last].next if last >= 0 else message.parts, -1), (message.parts, last)):
-        part = first
-        while part != end:
-            if state.parts[part].neighbour == neighbour and state.parts[part].link == message.full:
-                return part
-            part = state.parts[part].next
-    if last >= 0 and state.parts[last].neighbour == neighbour and state.parts[last].link == message.full:
+    """The part of a message that belongs to a neighbour on its full link, which is put after `last`."""
+    if last >= 0 and _is_part(state, last, neighbour, message.full):
         return last
-    core = state.core[0]
-    new = core.free
-    core.free = state.parts[new].next
-    core.free_parts -= 1
+    core, before = state.core[0], last
+    new = state.parts[last].next if last >= 0 else message.parts
+    while new >= 0 and not _is_part(state, new, neighbour, message.full):
+        before, new = new, state.parts[new].next
+    if new < 0 and last >= 0:
+        before, new = -1, message.parts
+        while new != last and not _is_part(state, new, neighbour, message.full):
+            before, new = new, state.parts[new].next
+        new = -1 if new == last else new
+    if new >= 0 and before == last:
+        return new
     entry = state.parts[new]
-    entry.neighbour, entry.link, entry.lost = neighbour, message.full, 0.0
+    if new < 0:
+        new = core.free
+        entry = state.parts[new]
+        core.free = entry.next
+        core.free_parts -= 1
+        entry.neighbour, entry.link, entry.lost = neighbour, message.full, 0.0
+    elif before >= 0:
+        state.parts[before].next = entry.next
+    else:
+        message.parts = entry.next
     if last >= 0:
         entry.next, state.parts[last].next = state.parts[last].next, new
     else:

@@ -461,7 +461,8 @@ def test_lost_time_is_the_neighbours_by_their_rates_on_the_full_link():
     entries = zip(
         lost.job.tolist(), lost.neighbour.tolist(), lost.link.tolist(), lost.lost_ns.tolist(), strict=True
     )
-    assert list(entries) == [(0, 1, 0, 30 * MS), (0, 2, 1, 10 * MS), (1, 0, 0, 10 * MS), (2, 0, 1, 10 * MS)]
+    expected = [(0, 1, 0, 30 * MS), (0, 2, 1, 10 * MS), (1, 0, 0, 10 * MS), (2, 0, 1, 10 * MS)]
+    assert list(entries) == [pytest.approx(each) for each in expected]
     assert outcome.lost_lines(1) == [
         "job A lost 200 %: 150 % to B on a0->b0",
         "job B lost 33 %: 33 % to A on a0->b0",
