@@ -20,10 +20,11 @@ from placement.policies.gate_state import GateState
 from placement.simulator.exact.event_heap import drop, put
 from placement.simulator.fluid import Iterations
 from placement.simulator.network.laws.network_law import NetworkLaw
-from placement.simulator.network.max_min import PLACE, ShareState, fill_planted, leave, settle
+from placement.simulator.network.max_min import PLACE, ShareState, leave, settle
 from placement.simulator.network.outcome import LinkUse
 from placement.simulator.network.routing import Route
 from placement.simulator.network.shares import PS, ShareSettings, advanced, share_state, start_item
+from placement.simulator.network.shares_loop import refill
 from placement.simulator.network.topology import Network
 from placement.simulator.network.traffic import NetworkJob, Traffic
 
@@ -279,7 +280,7 @@ def remove_job(state: ShareState, number: int) -> None:
     drop(state.due, len(state.messages) + len(state.steps) + number)
     job.iterations = job.number
     job.asks = job.granted = job.gives_back = job.steps_sending = 0
-    fill_planted(state)
+    refill(state)
 
 
 @compiled

@@ -39,7 +39,7 @@ def empty(items: int) -> EventHeap:
 
 
 @compiled
-def put(heap: EventHeap, item: int, due: int) -> None:
+def put(heap: EventHeap, item: int, due: float) -> None:
     """Set the time at which `item` is due."""
     place = heap.place[item]
     if place < 0:

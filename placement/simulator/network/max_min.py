@@ -1,15 +1,22 @@
-"""Weighted max-min fair rates of the messages that share links, kept up to date group by group.
+"""Weighted max-min fair rates of the messages that share links, kept up to date where something changes.
 
 A message alone would have its *peak*, the rate of the slowest link of its route. A link whose messages could not all
-have their peaks is *contended*; only contended links hold rates down. Messages that are connected by contended links
-are a group, and a change of one of them changes rates of its group at most. Within a group all rates rise in proportion
-to their weights; a link that is full settles the rates of its messages (progressive filling), each link in its turn.
+have their peaks is *contended*; only contended links hold rates down. Rates are weighted max-min fair exactly if each
+message has its peak or a link that is full, where no other has a higher *level*, rate / weight (Bertsekas and Gallager,
+Data Networks, 6.5.2): the link that *settled* it.
+
+A message that comes, goes or has a new weight disturbs this on its own links only. So these messages alone rise again,
+from level 0, in proportion to their weights, while all others keep their rates, until a link is full (progressive
+filling). Another message joins them when a link is about to settle a lower level than it has, or when the link that
+settled it would have room left at its level. Levels only rise meanwhile, and a message joins at no level above its own:
+what was settled before stays right.
 
 Times are in picoseconds, rates in bytes a picosecond.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -32,16 +39,20 @@ MESSAGE = np.dtype(
         ("peak_bps", "f8"),
         ("sending", "i8"),
         ("left", "f8"),
-        ("rate", "f8"),
-        ("before", "f8"),  # its rate before the group was filled
+        ("rate", "f8"),  # below 0 while it is not settled
+        ("before", "f8"),  # its rate before it rose again
         ("weight", "f8"),
         ("full", "i8"),  # the link that settled its rate, or -1
         ("since", "i8"),  # the time of which `left` is
+        ("counted", "i8"),  # the time until which lost time is attributed
         ("waited", "i8"),  # the message before it on its connection for which it waited, or -1
         ("behind", "i8"),  # the message that waits for it on its connection, or -1
         ("parts", "i8"),  # the first of its parts of lost time, or -1
-        ("seed", "i8"),  # whether its group is to be filled again
+        ("seed", "i8"),  # whether it is to rise again
         ("visited", "i8"),
+        ("priority", "i8"),  # its traffic class
+        ("limit", "f8"),  # below which it rises, and
+        ("rising", "i8"),  # whether it does: of `class_shares`
     ]
 )
 
@@ -52,11 +63,15 @@ LINK = np.dtype(
         ("asked_bps", "f8"),  # the sum of its messages' peaks
         ("messages", "i8"),
         ("head", "i8"),  # the first place on it, or -1
-        ("sent", "f8"),  # bytes of messages that have ended
+        ("used", "f8"),  # the sum of its messages' rates
+        ("level", "f8"),  # of the messages that it has settled
+        ("settled", "i8"),  # so many
         ("spare", "f8"),
         ("weight", "f8"),  # of messages whose rates are not settled
         ("unsettled", "i8"),
         ("visited", "i8"),
+        ("sent", "f8"),  # bytes of messages that have ended
+        ("queues", "i8"),  # for traffic classes: of the kinds in `class_shares`
     ]
 )
 
@@ -113,6 +128,9 @@ JOB = np.dtype(
         ("gives_back", "i8"),  # it has sent all that it was granted
         ("steps_sending", "i8"),
         ("parts", "i8"),
+        ("priority", "i8"),  # its traffic class, where it is fixed
+        ("first_bound", "i8"),  # of `bounds`, where it follows from what is left
+        ("bounds", "i8"),
     ]
 )
 
@@ -130,8 +148,8 @@ CORE = np.dtype(
         ("attributes", "i8"),
         ("epoch", "i8"),
         ("seeds", "i8"),
-        ("messages", "i8"),  # of the group
-        ("links", "i8"),
+        ("messages", "i8"),  # that rise again
+        ("links", "i8"),  # of `group_links`
         ("sending", "i8"),
         ("most", "i8"),  # messages that were on a link at once
         ("free", "i8"),
@@ -142,6 +160,7 @@ CORE = np.dtype(
         ("calls", "i8"),  # jobs that ask, or give back
         ("fills", "i8"),
         ("filled", "i8"),  # messages, in all fills
+        ("classed", "i8"),  # whether traffic classes matter
     ]
 )
 
@@ -153,9 +172,14 @@ class ShareState(NamedTuple):
         core, messages, links, places, steps, jobs, connections, parts, ended: of the records above.
         nexts: the steps that wait for each step, one after the other.
         noise: for each job, standard normal numbers, used in turn.
-        due: what happens next: ends of messages, steps, starts of jobs, and fills that are due, numbered in this order.
-        levels: of the links, and of the peaks of messages, in the group that is filled.
-        seeds, group, group_links: scratch.
+        bounds: of traffic classes that follow from what is left, in picoseconds.
+        class_weights: of each link and class.
+        queues: of `class_shares.QUEUE`, for each link and class.
+        due: what happens next: ends of messages, steps, starts of jobs, and when the weight of a message is looked at
+            again, numbered in this order.
+        levels: at which links are full and messages have their peaks.
+        seeds: messages that are to rise again.
+        group, group_links: those that rise, and, where classes matter, all contended links of theirs.
     """
 
     core: Records
@@ -169,6 +193,9 @@ class ShareState(NamedTuple):
     ended: Records
     nexts: np.ndarray
     noise: np.ndarray
+    bounds: np.ndarray
+    class_weights: np.ndarray
+    queues: Records
     due: EventHeap
     levels: EventHeap
     seeds: np.ndarray
@@ -177,6 +204,9 @@ class ShareState(NamedTuple):
 
 
 _ROUNDING = 1e-12
+_FAR = 1e18
+_EQUAL = 1e-11
+"""Levels that differ by less are equal: so much rates may miss the exact ones by, relatively."""
 
 
 @compiled
@@ -193,6 +223,7 @@ def enter(state: ShareState, number: int) -> None:
     for place in range(message.first, message.first + message.links):
         node = state.places[place]
         link = state.links[node.link]
+        was_contended = is_contended(link)
         node.before, node.after = -1, link.head
         if link.head >= 0:
             state.places[link.head].before = place
@@ -200,24 +231,34 @@ def enter(state: ShareState, number: int) -> None:
         link.messages += 1
         link.asked_bps += message.peak_bps
         state.core[0].most = max(state.core[0].most, link.messages)
+        if not was_contended and is_contended(link):
+            # Weights had no meaning on it until now, and may be old.
+            other = node.after
+            while other >= 0:
+                plant(state, state.places[other].message)
+                other = state.places[other].after
     state.core[0].sending += 1
     plant(state, number)
 
 
 @compiled
 def leave(state: ShareState, number: int) -> None:
-    """Take a message off its links; what it has lost and kept from others until now is counted before."""
-    message = state.messages[number]
+    """Take a message off its links, and note those that may have more then."""
+    core, message = state.core[0], state.messages[number]
     for place in range(message.first, message.first + message.links):
-        link = state.links[state.places[place].link]
-        if is_contended(link):
-            node = link.head
-            while node >= 0:
-                other = state.places[node].message
-                settle(state, other)
-                if other != number:
-                    plant(state, other)
-                node = state.places[node].after
+        item = state.places[place].link
+        link = state.links[item]
+        node = link.head if link.settled > 0 or (core.classed and is_contended(link)) else -1
+        while node >= 0:
+            other = state.places[node].message
+            is_held = state.messages[other].full == item
+            if is_held:
+                count_lost(state, other)
+            if other != number and (is_held or core.classed):
+                plant(state, other)
+            node = state.places[node].after
+    if message.full >= 0:
+        state.links[message.full].settled -= 1
     for place in range(message.first, message.first + message.links):
         node = state.places[place]
         link = state.links[node.link]
@@ -229,65 +270,54 @@ def leave(state: ShareState, number: int) -> None:
             state.places[node.after].before = node.before
         link.messages -= 1
         link.asked_bps = link.asked_bps - message.peak_bps if link.messages else 0.0
+        link.used = link.used - message.rate if link.messages else 0.0
         link.sent += message.size
-    message.rate = 0.0
-    state.core[0].sending -= 1
+    message.rate, message.full = 0.0, -1
+    core.sending -= 1
     drop(state.due, hold_item(state, number))
 
 
 @compiled
 def hold_item(state: ShareState, number: int) -> int:
-    """The number, in `due`, of the next fill of the group that was filled from this message."""
+    """The number, in `due`, of the time at which the weight of this message is looked at again."""
     return len(state.messages) + len(state.steps) + len(state.jobs) + number
 
 
 @compiled
 def plant(state: ShareState, number: int) -> None:
-    """Note that the group of a message is to be filled again."""
+    """Note that a message is to rise again, with the weight that it has now."""
     if state.messages[number].seed == 0:
         state.messages[number].seed = 1
         state.seeds[state.core[0].seeds] = number
         state.core[0].seeds += 1
 
 
-@compiled
-def fill_planted(state: ShareState) -> None:
-    """Fill the groups of all messages that were noted."""
-    core = state.core[0]
-    core.epoch += 1
-    for place in range(core.seeds):
-        number = state.seeds[place]
-        message = state.messages[number]
-        message.seed = 0
-        if message.sending and message.visited != core.epoch:
-            _gather(state, number)
-            _fill(state)
-            _schedule(state, number)
-    core.seeds = 0
+# -- what messages have sent and lost -----------------------------------------------------------
 
 
 @compiled
 def settle(state: ShareState, number: int) -> None:
-    """Count what a message has sent, and lost to whom, since its rate was set."""
+    """Count what a message has sent since its rate was set."""
     message = state.messages[number]
-    took = state.core[0].now - message.since
-    if took > 0:
-        message.left = max(0.0, message.left - message.rate * took)
-        if state.core[0].attributes and message.full >= 0 and message.rate < message.peak:
-            _attribute(state, message, number, took * (1 - message.rate / message.peak))
+    message.left = max(0.0, message.left - message.rate * (state.core[0].now - message.since))
     message.since = state.core[0].now
+
+
+@compiled
+def count_lost(state: ShareState, number: int) -> None:
+    """Attribute what a message that a full link holds down has lost; before a rate on that link changes."""
+    message = state.messages[number]
+    took = state.core[0].now - message.counted
+    if took > 0 and state.core[0].attributes and message.rate < message.peak:
+        _attribute(state, message, number, took * (1 - message.rate / message.peak))
+    message.counted = state.core[0].now
 
 
 @compiled
 def _attribute(state: ShareState, message: Records, number: int, lost: float) -> None:
     """Divide lost time among the others on the full link, in proportion to the rates that they have there."""
-    others, node = 0.0, state.links[message.full].head
-    while node >= 0:
-        other = state.places[node].message
-        if other != number:
-            others += state.messages[other].rate
-        node = state.places[node].after
-    # Parts are in the order of the link's list, so that the next one is mostly the one after the last.
+    others = state.links[message.full].used - message.rate
+    # Parts are kept in the order of the link's list, so that the next one is mostly the one after the last.
     last, node = -1, state.links[message.full].head
     while node >= 0:
         other = state.messages[state.places[node].message]
@@ -298,22 +328,37 @@ def _attribute(state: ShareState, message: Records, number: int, lost: float) ->
 
 
 @compiled
+def _is_part(state: ShareState, part: int, neighbour: int, link: int) -> bool:
+    return state.parts[part].neighbour == neighbour and state.parts[part].link == link
+
+
+@compiled
 def _part(state: ShareState, message: Records, neighbour: int, last: int) -> int:
-    """The part of a message that belongs to a neighbour on its full link; a new one stands after `last`."""
-    for first, end in ((state.parts[last].next if last >= 0 else message.parts, -1), (message.parts, last)):
-        part = first
-        while part != end:
-            if state.parts[part].neighbour == neighbour and state.parts[part].link == message.full:
-                return part
-            part = state.parts[part].next
-    if last >= 0 and state.parts[last].neighbour == neighbour and state.parts[last].link == message.full:
+    """The part of a message that belongs to a neighbour on its full link, which is put after `last`."""
+    if last >= 0 and _is_part(state, last, neighbour, message.full):
         return last
-    core = state.core[0]
-    new = core.free
-    core.free = state.parts[new].next
-    core.free_parts -= 1
+    core, before = state.core[0], last
+    new = state.parts[last].next if last >= 0 else message.parts
+    while new >= 0 and not _is_part(state, new, neighbour, message.full):
+        before, new = new, state.parts[new].next
+    if new < 0 and last >= 0:
+        before, new = -1, message.parts
+        while new != last and not _is_part(state, new, neighbour, message.full):
+            before, new = new, state.parts[new].next
+        new = -1 if new == last else new
+    if new >= 0 and before == last:
+        return new
     entry = state.parts[new]
-    entry.neighbour, entry.link, entry.lost = neighbour, message.full, 0.0
+    if new < 0:
+        new = core.free
+        entry = state.parts[new]
+        core.free = entry.next
+        core.free_parts -= 1
+        entry.neighbour, entry.link, entry.lost = neighbour, message.full, 0.0
+    elif before >= 0:
+        state.parts[before].next = entry.next
+    else:
+        message.parts = entry.next
     if last >= 0:
         entry.next, state.parts[last].next = state.parts[last].next, new
     else:
@@ -321,99 +366,174 @@ def _part(state: ShareState, message: Records, neighbour: int, last: int) -> int
     return new
 
 
+# -- rates --------------------------------------------------------------------------------------
+
+
 @compiled
-def _gather(state: ShareState, seed: int) -> None:
-    """Gather the group of a message, and their contended links."""
+def fill(state: ShareState) -> None:
+    """Let the messages that were noted rise again, and those that they disturb."""
     core = state.core[0]
-    state.group[0] = seed
-    state.messages[seed].visited = core.epoch
-    core.messages, core.links = 1, 0
-    done = 0
-    while done < core.messages:
-        message = state.messages[state.group[done]]
-        done += 1
-        for place in range(message.first, message.first + message.links):
-            number = state.places[place].link
-            link = state.links[number]
-            if link.visited == core.epoch or not is_contended(link):
-                continue
-            link.visited = core.epoch
-            state.group_links[core.links] = number
-            core.links += 1
-            node = link.head
-            while node >= 0:
-                other = state.places[node].message
-                if state.messages[other].visited != core.epoch:
-                    state.messages[other].visited = core.epoch
-                    state.group[core.messages] = other
-                    core.messages += 1
-                node = state.places[node].after
+    core.epoch += 1
+    core.messages = risen = 0
+    for place in range(core.seeds):
+        number = state.seeds[place]
+        state.messages[number].seed = 0
+        if state.messages[number].sending:
+            settle(state, number)
+            state.messages[number].weight = weight_of(state, state.messages[number])
+            join(state, number)
+    core.seeds = 0
+    while risen < core.messages or state.levels.size[0] > 0:
+        if risen < core.messages:
+            _release(state, state.group[risen])
+            risen += 1
+            continue
+        item = pop(state.levels)
+        if item < len(state.links):
+            _look_at(state, item, state.levels.due[item])
+        elif state.messages[item - len(state.links)].rate < 0:
+            _take(state, item - len(state.links), state.messages[item - len(state.links)].peak, -1)
     core.fills += 1
     core.filled += core.messages
+    for place in range(core.messages):
+        schedule(state, state.group[place])
 
 
 @compiled
-def _fill(state: ShareState) -> None:
-    """Settle the rates of a group, by rising level: rate / weight."""
+def join(state: ShareState, number: int) -> None:
+    """Let a message be among those that rise, once."""
     core = state.core[0]
-    for place in range(core.links):
-        link = state.links[state.group_links[place]]
-        link.spare, link.weight, link.unsettled = link.rate, 0.0, 0
-    for place in range(core.messages):
-        settle(state, state.group[place])
-    for place in range(core.messages):
-        _offer(state, state.group[place])
-    for place in range(core.links):
-        link = state.links[state.group_links[place]]
-        put(state.levels, state.group_links[place], link.spare / link.weight)
-    left = core.messages
-    while left > 0:
-        item = pop(state.levels)
-        level = state.levels.due[item]
-        if item >= len(state.links):
-            number = item - len(state.links)
-            if state.messages[number].rate < 0:
-                _take(state, number, state.messages[number].peak, -1)
-                left -= 1
-            continue
-        link = state.links[item]
-        if link.unsettled == 0:
-            continue
-        # Levels of links only rise while others are settled: they are looked at again when their turn comes.
-        risen = max(0.0, link.spare) / link.weight
-        if risen > level * (1 + _ROUNDING):
-            put(state.levels, item, risen)
-            continue
-        node = link.head
-        while node >= 0:
-            number = state.places[node].message
-            if state.messages[number].rate < 0:
-                _take(state, number, state.messages[number].weight * risen, item)
-                left -= 1
-            node = state.places[node].after
-    while state.levels.size[0] > 0:
-        pop(state.levels)
+    if state.messages[number].visited != core.epoch:
+        state.messages[number].visited = core.epoch
+        state.group[core.messages] = number
+        core.messages += 1
 
 
 @compiled
-def _offer(state: ShareState, number: int) -> None:
-    """Add a message to the contended links of its route, or its peak as a level where none of them implies it."""
-    message = state.messages[number]
-    message.before, message.rate = message.rate, -1.0
-    message.weight = _weight(state, message)
+def _release(state: ShareState, number: int) -> None:
+    """Take back the rate of a message, and let its links, and its peak where none implies it, settle it again."""
+    core, message = state.core[0], state.messages[number]
+    for place in range(message.first, message.first + message.links):
+        item = state.places[place].link
+        if is_contended(state.links[item]) and state.links[item].visited != core.epoch:
+            _visit(state, item)
+    settle(state, number)
+    message.counted = core.now
+    if message.full >= 0:
+        state.links[message.full].settled -= 1
+    message.before, message.rate, message.full = message.rate, -1.0, -1
     implied = False
     for place in range(message.first, message.first + message.links):
-        link = state.links[state.places[place].link]
-        if link.visited == state.core[0].epoch:
+        item = state.places[place].link
+        link = state.links[item]
+        if link.visited == core.epoch:
+            link.spare += message.before
             link.weight += message.weight
             link.unsettled += 1
             implied = implied or link.rate <= message.peak
+            put(state.levels, item, _next_level(link))
     if not implied:
         put(state.levels, len(state.links) + number, message.peak / message.weight)
 
 
 @compiled
-def _weight(state: ShareState, message: Records) -> float:
+def _visit(state: ShareState, item: int) -> None:
+    """Begin with a link, on which no rate has changed yet."""
+    link = state.links[item]
+    link.visited = state.core[0].epoch
+    link.spare, link.weight, link.unsettled = link.rate - link.used, 0.0, 0
+    node = link.head if state.core[0].attributes and link.settled > 0 else -1
+    while node >= 0:
+        if state.messages[state.places[node].message].full == item:
+            count_lost(state, state.places[node].message)
+        node = state.places[node].after
+
+
+@compiled
+def _next_level(link: Records) -> float:
+    """The level at which the link is full, or at which those that it has settled may rise, whichever is lower."""
+    level = link.level if link.settled > 0 else math.inf
+    return min(level, max(0.0, link.spare) / link.weight) if link.unsettled > 0 else level
+
+
+@compiled
+def _look_at(state: ShareState, item: int, level: float) -> None:
+    """Settle the messages of a link, unless others have to rise before."""
+    link = state.links[item]
+    now_at = _next_level(link)
+    if now_at == math.inf:
+        return
+    # Levels of links only rise while others are settled: they are looked at again when their turn comes.
+    if now_at > level * (1 + _ROUNDING):
+        put(state.levels, item, now_at)
+        return
+    full_at = max(0.0, link.spare) / link.weight if link.unsettled else math.inf
+    has_room = link.spare > link.rate * _EQUAL and full_at > link.level * (1 + _EQUAL)
+    joins = link.settled > 0 and has_room and _join_settled(state, item)
+    if link.unsettled > 0 and not joins and not _join_above(state, item, full_at):
+        link.level = full_at
+        node = link.head
+        while node >= 0:
+            number = state.places[node].message
+            if state.messages[number].rate < 0:
+                _take(state, number, state.messages[number].weight * full_at, item)
+            node = state.places[node].after
+
+
+@compiled
+def _join_settled(state: ShareState, item: int) -> bool:
+    """Those that a link has settled rise again; whether there are any that do not."""
+    before, node = state.core[0].messages, state.links[item].head
+    while node >= 0:
+        if state.messages[state.places[node].message].full == item:
+            join(state, state.places[node].message)
+        node = state.places[node].after
+    return state.core[0].messages > before
+
+
+@compiled
+def _join_above(state: ShareState, item: int, level: float) -> bool:
+    """Those that have a higher level than a link is full at rise again; whether there are any.
+
+    The level at which it is full rises when they do, at least to that which all of its messages could have together.
+    """
+    core, link = state.core[0], state.links[item]
+    weights, higher, node = 0.0, 0, link.head
+    while node >= 0:
+        message = state.messages[state.places[node].message]
+        weights += message.weight
+        higher += message.rate > message.weight * level * (1 + _EQUAL)
+        node = state.places[node].after
+    if higher == 0:
+        return False
+    level = max(level, link.rate / weights) * (1 + _EQUAL)
+    before, node = core.messages, link.head
+    while node >= 0:
+        message = state.messages[state.places[node].message]
+        if message.rate > message.weight * level:
+            join(state, state.places[node].message)
+        node = state.places[node].after
+    return core.messages > before
+
+
+@compiled
+def _take(state: ShareState, number: int, rate: float, full: int) -> None:
+    """Settle the rate of a message, and take it and its weight from its links."""
+    message = state.messages[number]
+    message.rate, message.full = rate, full
+    for place in range(message.first, message.first + message.links):
+        link = state.links[state.places[place].link]
+        if link.visited == state.core[0].epoch:
+            link.spare -= rate
+            link.unsettled -= 1
+            link.weight = link.weight - message.weight if link.unsettled else 0.0
+    if full >= 0:
+        state.links[full].settled += 1
+
+
+@compiled
+def weight_of(state: ShareState, message: Records) -> float:
+    """F^e at what the message's connection has sent."""
     job = state.jobs[message.job]
     if job.shape == 0:
         return 1.0
@@ -429,33 +549,24 @@ def _weight(state: ShareState, message: Records) -> float:
 
 
 @compiled
-def _take(state: ShareState, number: int, rate: float, full: int) -> None:
-    """Settle the rate of a message, and take it and its weight from its links."""
-    message = state.messages[number]
-    message.rate, message.full = rate, full
+def schedule(state: ShareState, number: int) -> None:
+    """Schedule the end of a message that was settled, and when its weight is looked at again."""
+    core, message = state.core[0], state.messages[number]
+    hold = hold_item(state, number)
+    if abs(message.rate - message.before) <= message.before * _ROUNDING:
+        message.rate = message.before  # its end is scheduled
+    elif message.rate * _FAR > message.left:
+        put(state.due, number, core.now + np.int64(round(message.left / message.rate)))
+    else:
+        drop(state.due, number)
+    contends = False
     for place in range(message.first, message.first + message.links):
         link = state.links[state.places[place].link]
-        if link.visited == state.core[0].epoch:
-            link.spare -= rate
-            link.weight -= message.weight
-            link.unsettled -= 1
-
-
-@compiled
-def _schedule(state: ShareState, seed: int) -> None:
-    """Schedule the ends of a group's messages, and the next fill where weights change by themselves."""
-    core = state.core[0]
-    changes = False
-    for place in range(core.messages):
-        number = state.group[place]
-        message = state.messages[number]
-        if abs(message.rate - message.before) <= message.before * _ROUNDING:
-            # Elsewhere in the group: its end is scheduled.
-            message.rate = message.before
-        else:
-            put(state.due, number, core.now + np.int64(round(message.left / message.rate)))
-        drop(state.due, hold_item(state, number))
-        job = state.jobs[message.job]
-        changes = changes or (job.shape > 0 and (job.increase != 0.0 or job.decrease != 0.0))
-    if changes and core.messages > 1:
-        put(state.due, hold_item(state, seed), core.now + core.hold)
+        link.used += message.rate - message.before
+        contends = contends or link.visited == core.epoch
+    job = state.jobs[message.job]
+    if not contends or job.shape == 0 or (job.increase == 0.0 and job.decrease == 0.0):
+        drop(state.due, hold)
+    elif state.due.place[hold] < 0:
+        # At multiples of the hold, so that all messages of a link rise again together.
+        put(state.due, hold, (core.now // core.hold + 1) * core.hold)

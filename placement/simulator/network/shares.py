@@ -21,6 +21,7 @@ import numpy as np
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import check_number
 from placement.simulator.exact.event_heap import empty, put
+from placement.simulator.network.class_shares import QUEUE, STRICT, WEIGHTED
 from placement.simulator.network.laws.network_law import Control
 from placement.simulator.network.max_min import (
     CONNECTION,
@@ -36,8 +37,8 @@ from placement.simulator.network.max_min import (
 )
 from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
 from placement.simulator.network.shares_loop import advance
-from placement.simulator.network.topology import Network
-from placement.simulator.network.traffic import NetworkJob, Routes, followers
+from placement.simulator.network.topology import CLASSES, Network
+from placement.simulator.network.traffic import NetworkJob, RemainingClass, Routes, followers
 
 EXPONENTS: Mapping[Control, float] = {
     Control.RENO: 1.0,
@@ -102,16 +103,25 @@ def run_shares(
     """
     _check(network, jobs, routes)
     alone_ns = _alone_ns(jobs, share_state(network, jobs, routes, settings))
+    state, ended = advanced(begun(network, jobs, routes, settings), min(settings.duration_ns * PS, _FAR_PS))
+    return _outcome(network, jobs, settings, state, ended, alone_ns)
+
+
+def begun(
+    network: Network, jobs: Sequence[NetworkJob], routes: Routes, settings: ShareSettings
+) -> ShareState:
+    """The state at the beginning, in which all jobs are due to start."""
     state = share_state(network, jobs, routes, settings)
     for number, job in enumerate(jobs):
         if job.iterations > 0:
             put(state.due, start_item(state, number), job.start_ns * PS)
-    state, ended = advanced(state, min(settings.duration_ns * PS, _FAR_PS))
-    return _outcome(network, jobs, settings, state, ended, alone_ns)
+    return state
 
 
 def advanced(state: ShareState, until: int) -> tuple[ShareState, np.ndarray]:
-    """Advance until a time; returns the state, whose parts may have grown, and the iterations that have ended."""
+    """Advance until a time in picoseconds; returns the state, whose parts may have grown, and the iterations that
+    have ended.
+    """
     log = []
     done = False
     while not done:
@@ -277,6 +287,10 @@ def share_state(
     core, parts = np.zeros(1, CORE), np.zeros(_PARTS, PART)
     core["hold"], core["attributes"], core["free_parts"] = settings.hold_ns * PS, settings.attributes, _PARTS
     parts["next"] = np.append(np.arange(1, _PARTS), -1)
+    core["classed"] = _classes_matter(network, jobs)
+    classes = CLASSES if core["classed"] else 1
+    bounds = [bound * PS for job in jobs for bound in _bounds_ns(job)]
+    levels = empty(classes * len(links) + len(messages))
     return ShareState(
         core=core,
         messages=messages,
@@ -289,8 +303,11 @@ def share_state(
         ended=np.zeros(_LOG + len(jobs), ENDED),
         nexts=nexts,
         noise=np.array([_noise(settings.seed, job.name) for job in jobs]),
+        bounds=np.array(bounds, np.int64),
+        class_weights=_class_weights(network),
+        queues=np.zeros(classes * len(links), QUEUE),
         due=empty(2 * len(messages) + len(steps) + len(jobs)),
-        levels=empty(len(links) + len(messages))._replace(due=np.zeros(len(links) + len(messages))),
+        levels=levels._replace(due=np.zeros(len(levels.due))),
         seeds=np.zeros(len(messages), np.int64),
         group=np.zeros(len(messages), np.int64),
         group_links=np.zeros(len(links), np.int64),
@@ -306,7 +323,28 @@ def _links(network: Network) -> np.ndarray:
     links["rate_bps"] = [link.rate_bps for link in network.links]
     links["rate"] = links["rate_bps"] / 8e12
     links["head"] = -1
+    links["queues"] = [
+        0 if link.classes is None else WEIGHTED if link.classes.weights else STRICT for link in network.links
+    ]
     return links
+
+
+def _class_weights(network: Network) -> np.ndarray:
+    equal = (1.0,) * CLASSES
+    rows = [link.classes.weights or equal if link.classes else equal for link in network.links]
+    return np.array(rows, float).reshape(-1, CLASSES)
+
+
+def _classes_matter(network: Network, jobs: Sequence[NetworkJob]) -> bool:
+    """Whether links have queues for classes, and messages different classes."""
+    classes = {job.traffic_class for job in jobs}
+    return any(link.classes for link in network.links) and (
+        len(classes) > 1 or isinstance(next(iter(classes)), RemainingClass)
+    )
+
+
+def _bounds_ns(job: NetworkJob) -> tuple[int, ...]:
+    return job.traffic_class.bounds_ns if isinstance(job.traffic_class, RemainingClass) else ()
 
 
 def _work(
@@ -381,6 +419,7 @@ def _jobs(
     jobs: Sequence[NetworkJob], steps: np.ndarray, messages: np.ndarray, settings: ShareSettings
 ) -> np.ndarray:
     records = np.zeros(len(jobs), JOB)
+    bounds = 0
     for number, (record, job) in enumerate(zip(records, jobs, strict=True)):
         law, f = job.law, job.law.aggressiveness
         exponent = settings.exponents[law.control]
@@ -391,6 +430,10 @@ def _jobs(
         record["iterations"], record["parts"] = job.iterations, -1
         record["first_step"], record["steps"] = _span(steps["job"], number)
         record["first_message"], record["messages"] = _span(messages["job"], number)
+        record["first_bound"], record["bounds"] = bounds, len(_bounds_ns(job))
+        bounds += len(_bounds_ns(job))
+        if not isinstance(job.traffic_class, RemainingClass):
+            record["priority"] = job.traffic_class
         own = messages["connection"][record["first_message"] : record["first_message"] + record["messages"]]
         if len(own):
             record["first_connection"], record["connections"] = own.min(), own.max() - own.min() + 1

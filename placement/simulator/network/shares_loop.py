@@ -12,7 +12,8 @@ import numpy as np
 from placement.model.compiled import compiled
 from placement.model.state import Records
 from placement.simulator.exact.event_heap import pop, put
-from placement.simulator.network.max_min import ShareState, enter, fill_planted, leave, plant
+from placement.simulator.network.class_shares import class_of, fill_by_class
+from placement.simulator.network.max_min import ShareState, enter, fill, leave, plant
 
 
 @compiled
@@ -27,10 +28,20 @@ def advance(state: ShareState, until: int) -> bool:
         core.now = due.due[due.order[0]]
         while due.size[0] > 0 and due.due[due.order[0]] == core.now:
             _happen(state, pop(due))
-        fill_planted(state)
+        refill(state)
         if core.stops and (core.finished > 0 or core.calls > 0):
             return True
     return True
+
+
+@compiled
+def refill(state: ShareState) -> None:
+    """Give the messages that were noted, and those that they disturb, their rates."""
+    if state.core[0].seeds > 0:
+        if state.core[0].classed:
+            fill_by_class(state)
+        else:
+            fill(state)
 
 
 @compiled
@@ -108,6 +119,8 @@ def _continue_step(state: ShareState, number: int) -> None:
 def _send(state: ShareState, number: int) -> None:
     message = state.messages[number]
     message.sending, message.left, message.since = 1, message.size, state.core[0].now
+    if state.core[0].classed:
+        message.priority = class_of(state, message)
     enter(state, number)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -18,7 +19,8 @@ from placement.simulator.network.traffic import NetworkJob, Routes
 if TYPE_CHECKING:
     from placement.simulator.network.steps.records import StepState
 
-MODES = ("steps", "shares")
+MODES = ("steps", "shares", "auto")
+_NEGLIGIBLE = 1e-3
 _ALONE_ITERATIONS = 3
 _LARGEST_GROWTH_BYTES = 32e3
 _SHORTEST_STEP_NS, _LONGEST_STEP_NS = 500, 20_000
@@ -88,6 +90,8 @@ def simulate(
         return run_shares(
             network, jobs, routes, ShareSettings(settings.seed, settings.duration_ns, attributes=True)
         )
+    if settings.mode == "auto":
+        return _run_auto(network, jobs, routes, settings)
     return run_steps(network, jobs, routes, settings)
 
 
@@ -165,6 +169,75 @@ def _use(state: StepState, number: int, name: str) -> float:
     first = state.links[number]["queues"]
     values = state.links[name][first : first + CLASSES] if first else state.links[name][[number]]
     return float(values.max() if name == "largest" else values.sum())
+
+
+# -- the mode auto ------------------------------------------------------------------------------
+
+
+def _run_auto(
+    network: Network, jobs: Sequence[NetworkJob], routes: Routes, settings: SimulationSettings
+) -> NetworkOutcome:
+    """The mode `auto`: jobs that hold each other up by shares, in steps, group by group; the others by shares.
+
+    Two jobs are in a group if one loses more than a thousandth of its time to the other, or both are in one with a
+    third. Groups are simulated without each other.
+    """
+    by_shares = replace(settings, mode="shares")
+    step_ns = settings.step_ns or default_step_ns(network, routes)
+    in_steps = replace(settings, mode="steps", step_ns=step_ns)
+    groups = _contending(simulate(network, jobs, routes, by_shares))
+    runs = [(group, in_steps) for group in groups if len(group) > 1]
+    alone = [group[0] for group in groups if len(group) == 1]
+    if alone:
+        runs.append((alone, by_shares))
+    courses: dict[int, JobCourse] = {}
+    outcomes = []
+    for group, of_group in runs:
+        outcome = simulate(
+            network, [jobs[number] for number in group], [routes[number] for number in group], of_group
+        )
+        courses.update(zip(group, outcome.jobs, strict=True))
+        outcomes.append(outcome)
+    links = tuple(_joined(uses) for uses in zip(*(outcome.links for outcome in outcomes), strict=True))
+    return NetworkOutcome(
+        tuple(courses[number] for number in range(len(jobs))),
+        links,
+        max(outcome.ended_ns for outcome in outcomes),
+    )
+
+
+def _contending(outcome: NetworkOutcome) -> list[list[int]]:
+    """The groups of jobs that contend, by the time that they lost to each other, and the others, each for itself."""
+    assert outcome.lost is not None
+    lost: dict[tuple[int, int], float] = defaultdict(float)
+    for job, neighbour, lost_ns in zip(
+        outcome.lost.job, outcome.lost.neighbour, outcome.lost.lost_ns, strict=True
+    ):
+        lost[int(job), int(neighbour)] += float(lost_ns)
+    group_of = {number: [number] for number in range(len(outcome.jobs))}
+    for (job, neighbour), lost_ns in lost.items():
+        course = outcome.jobs[job]
+        whole_ns = float((course.ends_ns - course.begins_ns).sum())
+        if lost_ns > _NEGLIGIBLE * whole_ns and group_of[job] is not group_of[neighbour]:
+            group_of[job] += group_of[neighbour]
+            for number in group_of[neighbour]:
+                group_of[number] = group_of[job]
+    return [sorted(group) for number, group in group_of.items() if number == min(group)]
+
+
+def _joined(uses: Sequence[LinkUse]) -> LinkUse:
+    """The use of a link by groups of jobs; marks, losses and queues are those of the groups that have them."""
+
+    def known(values: Sequence[float]) -> list[float]:
+        return [value for value in values if not math.isnan(value)] or [math.nan]
+
+    return LinkUse(
+        uses[0].name,
+        sum(use.sent_bytes for use in uses),
+        sum(known([use.marked_bytes for use in uses])),
+        sum(known([use.dropped_bytes for use in uses])),
+        max(known([use.largest_queue_bytes for use in uses])),
+    )
 
 
 # -- checks -------------------------------------------------------------------------------------

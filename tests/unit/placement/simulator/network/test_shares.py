@@ -1,6 +1,7 @@
 """The share mode: exact courses, other models' results, the laws of weighted max-min, and conserved bytes and time."""
 
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -13,13 +14,15 @@ from mltcp.core.demand import Phase
 from mltcp.core.errors import UsageError
 from placement.simulator.fluid import Fluid
 from placement.simulator.network.laws.network_law import Control, NetworkLaw
-from placement.simulator.network.shares import ShareSettings, run_shares
-from placement.simulator.network.topology import Network, NetworkLink
-from placement.simulator.network.traffic import IterationStep, Message, NetworkJob, Traffic
+from placement.simulator.network.shares import ShareSettings, advanced, begun, run_shares
+from placement.simulator.network.simulation import SimulationSettings, simulate
+from placement.simulator.network.topology import ClassQueues, Marking, Network, NetworkLink
+from placement.simulator.network.traffic import IterationStep, Message, NetworkJob, RemainingClass, Traffic
 
 MS = 10**6
 GBPS = 10**9
 BASE, F = NetworkLaw(Control.DCTCP), NetworkLaw(Control.DCTCP, Aggressiveness())
+LAWS = (BASE, F, NetworkLaw(Control.DCQCN, Aggressiveness(), decrease=True))
 
 
 def network(*rates_gbps, delay_ns=0):
@@ -186,7 +189,7 @@ def works(draw):
             messages = tuple(Message(0, 1, size, connection) for size, connection in sizes)
             steps.append(IterationStep(draw(st.integers(1, 20)) * MS, messages, tuple(after)))
             of_job += [tuple(draw(ways_of)) for _ in messages]
-        law = draw(st.sampled_from([BASE, F, NetworkLaw(Control.DCQCN, Aggressiveness(), decrease=True)]))
+        law = draw(st.sampled_from(LAWS))
         jobs.append(
             job(f"job {number}", *steps, law=law, iterations=4, start_ms=draw(st.integers(0, 20)), noise_ms=1)
         )
@@ -239,6 +242,207 @@ def test_the_order_of_jobs_and_links_changes_nothing_but_names(work, random):
     )
 
 
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def progressive_filling(rates, peaks, weights, ways):
+    """Weighted max-min from the start, link by link: the rate of each message."""
+    found, left = np.zeros(len(ways)), set(range(len(ways)))
+    spare = np.array(rates, float)
+    while left:
+        on = [[number for number in left if link in ways[number]] for link in range(len(rates))]
+        levels = [
+            spare[link] / weights[of_link].sum() if of_link else np.inf for link, of_link in enumerate(on)
+        ]
+        capped = {number: peaks[number] / weights[number] for number in left}
+        first = min(capped, key=capped.__getitem__)
+        lowest = int(np.argmin(levels))
+        if capped[first] <= levels[lowest]:
+            settled, level = [first], capped[first]
+        else:
+            settled, level = on[lowest], levels[lowest]
+        for number in settled:
+            found[number] = level * weights[number]
+            spare[list(ways[number])] -= found[number]
+            left.remove(number)
+    return found
+
+
+def crowd(seed, laws=LAWS, classes=False):
+    """Many jobs on few links, so that disturbances spread."""
+    random = Random(seed)
+    jobs, ways = [], []
+    for number in range(random.randint(15, 30)):
+        sizes = [random.choice([1, 2, 10]) * 1e6 * random.random() for _ in range(random.randint(1, 4))]
+        each = job(
+            f"job {number}",
+            step(random.random() * 3, *sizes),
+            law=random.choice(laws),
+            iterations=20,
+            start_ms=random.randint(0, 4),
+            noise_ms=0.5,
+        )
+        jobs.append(replace(each, traffic_class=random.choice([0, 3, 7])) if classes else each)
+        ways.append([tuple(random.sample(range(12), random.randint(1, 4))) for _ in sizes])
+    return network(*(random.randint(5, 40) for _ in range(12)), delay_ns=1000), jobs, ways
+
+
+@given(SEEDS, st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_rates_that_are_kept_up_to_date_are_those_of_a_full_filling(seed, at_ms):
+    net, jobs, ways = crowd(seed)
+    state, _ = advanced(begun(net, jobs, ways, ShareSettings(hold_ns=300_000)), at_ms * 10**9)
+    sending = np.flatnonzero(state.messages["sending"])
+    messages = state.messages[sending]
+    routes = [way for of_job in ways for way in of_job]
+    exact = progressive_filling(
+        state.links["rate"], messages["peak"], messages["weight"], [routes[number] for number in sending]
+    )
+    assert messages["rate"] == pytest.approx(exact, rel=1e-9)
+    used = np.zeros(12)
+    for number in sending:
+        used[list(routes[number])] += state.messages["rate"][number]
+    assert state.links["used"] == pytest.approx(used, rel=1e-9, abs=1e-15)
+
+
+# -- traffic classes ----------------------------------------------------------------------------
+
+
+def with_queues(net, weights=(), but=()):
+    """The network with a queue for each class on all links but some."""
+    queues = ClassQueues(weights)
+    return replace(
+        net,
+        links=tuple(link if k in but else replace(link, classes=queues) for k, link in enumerate(net.links)),
+    )
+
+
+def in_class(job, traffic_class):
+    return replace(job, traffic_class=traffic_class)
+
+
+def test_fair_shares_delay_both_of_two_bursts_and_order_only_one():
+    first, second = job("A", step(0, sent_in(20))), job("B", step(0, sent_in(20)), start_ms=5)
+    net, ways = network(10), [[(0,)]] * 2
+    fair = run_shares(net, [first, second], ways).jobs
+    assert [durations_ms(course) for course in fair] == [[35], [35]]
+    # A class means nothing to a link without queues for classes, and no more to one where all have the same.
+    for unordered, classes in ((net, (7, 0)), (with_queues(net), (3, 3))):
+        jobs = [in_class(first, classes[0]), in_class(second, classes[1])]
+        assert [course.ends_ns.tolist() for course in run_shares(unordered, jobs, ways).jobs] == [
+            course.ends_ns.tolist() for course in fair
+        ]
+    for classes, expected in (((7, 0), [[20], [35]]), ((0, 7), [[40], [20]])):
+        jobs = [in_class(first, classes[0]), in_class(second, classes[1])]
+        found = run_shares(with_queues(net), jobs, ways, ShareSettings(attributes=True))
+        assert [durations_ms(course) for course in found.jobs] == expected
+        later = classes.index(0)
+        assert found.lost.job.tolist() == [later]
+        assert found.lost.lost_ns == pytest.approx([expected[later][0] * MS - 20 * MS])
+
+
+def test_what_an_iteration_has_left_gives_a_message_its_class():
+    remaining = RemainingClass((15 * MS, 25 * MS))
+    # B's 20 ms go before A's 30, of which the last 10, a message of its own, are in the highest class.
+    long = IterationStep(0, tuple(Message(0, 1, sent_in(10)) for _ in range(3)))
+    jobs = [in_class(job("A", long), remaining), in_class(job("B", step(0, sent_in(20))), remaining)]
+    late = in_class(job("C", step(0, sent_in(20)), start_ms=45), remaining)
+    net, ways = with_queues(network(10)), [[(0,)] * 3, [(0,)], [(0,)]]
+    found = run_shares(net, [*jobs, late], ways).jobs
+    assert [durations_ms(course) for course in found] == [[50], [20], [25]]
+
+
+def rates_in_gbps(net, jobs, ways):
+    """Of jobs that send for a millisecond, by their own links, which are those behind the first ones."""
+    outcome = run_shares(net, jobs, ways, ShareSettings(duration_ns=MS))
+    return [link.sent_bytes * 8 / 1e6 for link in outcome.links][-len(jobs) :]
+
+
+@pytest.mark.parametrize(
+    ("classes", "own", "expected"),
+    [
+        ((7, 7, 0, 0), (100, 100, 100, 100), [30, 30, 10, 10]),
+        ((7, 7, 0, 0), (10, 100, 100, 100), [10, 50, 10, 10]),
+        ((7, 7, 0, 0), (10, 10, 100, 100), [10, 10, 30, 30]),
+        ((7, 5, 0, 0), (100, 8, 100, 100), [54, 8, 9, 9]),
+        ((7, 7, 7, 0), (100, 100, 100, 100), [20, 20, 20, 20]),
+    ],
+)
+def test_weighted_queues_divide_a_link_among_classes_and_then_messages(classes, own, expected):
+    jobs = [in_class(job(str(k), step(0, 1e12)), each) for k, each in enumerate(classes)]
+    net = with_queues(network(80, *own), (1, 1, 1, 1, 1, 2, 1, 3))
+    assert rates_in_gbps(net, jobs, [[(0, k + 1)] for k in range(4)]) == pytest.approx(expected)
+
+
+def test_a_link_that_ignores_classes_keeps_its_fair_shares_before_strict_priorities():
+    # A and B leave by link 0, which knows no classes; A and C meet on link 1, which does.
+    classes, net = (7, 0, 0), with_queues(network(40, 30, 100, 100, 100), but=(0,))
+    jobs = [in_class(job(str(k), step(0, 1e12)), each) for k, each in enumerate(classes)]
+    assert rates_in_gbps(net, jobs, [[(0, 1, 2)], [(0, 3)], [(1, 4)]]) == pytest.approx([20, 20, 10])
+
+
+@given(SEEDS)
+@settings(max_examples=25, deadline=None)
+def test_the_highest_class_has_what_it_would_have_alone(seed):
+    net, jobs, ways = crowd(seed, (BASE,), classes=True)
+    everyone = run_shares(with_queues(net), jobs, ways, ShareSettings(duration_ns=20 * MS))
+    highest = [number for number, each in enumerate(jobs) if each.traffic_class == 7]
+    if highest:
+        alone = run_shares(
+            net, [jobs[k] for k in highest], [ways[k] for k in highest], ShareSettings(duration_ns=20 * MS)
+        )
+        for number, course in zip(highest, alone.jobs, strict=True):
+            assert everyone.jobs[number].ends_ns == pytest.approx(course.ends_ns, abs=10)
+
+
+@given(SEEDS, st.sampled_from([(), (1, 1, 1, 2, 1, 1, 1, 4)]), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_with_classes_links_stay_busy_and_lost_time_is_conserved(seed, weights, mixed):
+    net, jobs, ways = crowd(seed, classes=True)
+    net = with_queues(net, weights, but=range(4) if mixed else ())
+    work = ShareSettings(attributes=True)
+    state, _ = advanced(begun(net, jobs, ways, work), 5 * 10**9)
+    rates = state.links["rate"]
+    assert (state.links["used"] <= rates * (1 + 1e-9)).all()
+    routes = [way for of_job in ways for way in of_job]
+    for number in np.flatnonzero(state.messages["sending"]):
+        message, way = state.messages[number], list(routes[number])
+        assert message["rate"] >= message["peak"] * (1 - 1e-9) or (
+            (state.links["used"] >= rates * (1 - 1e-9))[way].any()
+        )
+    outcome = run_shares(net, jobs, ways, work)
+    for number, course in enumerate(outcome.jobs):
+        whole_ns = (course.ends_ns - course.begins_ns).sum()
+        parts_ns = outcome.lost.unhindered_ns[number] + outcome.lost.lost_ns[outcome.lost.job == number].sum()
+        assert parts_ns == pytest.approx(whole_ns, rel=1e-9, abs=1)
+
+
+# -- the mode auto ------------------------------------------------------------------------------
+
+
+def test_auto_takes_steps_for_the_jobs_that_contend_and_shares_for_the_others():
+    names = ("A", "B", "C", "D", "E", "F")
+    ends = [("A", "x"), ("B", "x"), ("x", "y"), ("y", "C"), ("y", "D"), ("E", "F")]
+    links = tuple(NetworkLink(*pair, 10 * GBPS, 10_000, marking=Marking(1e5, 1e5)) for pair in ends)
+    net = Network(names, links)
+    routes = [[(0, 2, 3)], [(1, 2, 4)], [(5,)]]
+    jobs = [
+        replace(job(name, step(5, sent_in(4)), iterations=8), hosts=hosts)
+        for name, hosts in (("first", (0, 2)), ("second", (1, 3)), ("third", (4, 5)))
+    ]
+
+    def run(mode, count=3):
+        return simulate(net, jobs[:count], routes[:count], SimulationSettings(mode, step_ns=5000)).jobs
+
+    found = run("auto")
+    for course, expected in zip(found, [*run("steps", 2), run("shares")[2]], strict=True):
+        assert course.ends_ns.tolist() == expected.ends_ns.tolist()
+    assert found[0].slowdowns[0] > 1.3
+    apart = [jobs[0], replace(jobs[1], start_ns=round(4.5 * MS)), jobs[2]]
+    by_turns = simulate(net, apart, routes, SimulationSettings("auto")).jobs
+    assert [course.slowdowns.tolist() for course in by_turns] == [[1] * 8] * 3
+
+
 def test_lost_time_is_the_neighbours_by_their_rates_on_the_full_link():
     # A shares link 0 with B, whose weight is 3, and then, after B, link 1 with C; it has 1/4 and 1/2 of them.
     weigh = {
@@ -257,7 +461,8 @@ def test_lost_time_is_the_neighbours_by_their_rates_on_the_full_link():
     entries = zip(
         lost.job.tolist(), lost.neighbour.tolist(), lost.link.tolist(), lost.lost_ns.tolist(), strict=True
     )
-    assert list(entries) == [(0, 1, 0, 30 * MS), (0, 2, 1, 10 * MS), (1, 0, 0, 10 * MS), (2, 0, 1, 10 * MS)]
+    expected = [(0, 1, 0, 30 * MS), (0, 2, 1, 10 * MS), (1, 0, 0, 10 * MS), (2, 0, 1, 10 * MS)]
+    assert list(entries) == [pytest.approx(each) for each in expected]
     assert outcome.lost_lines(1) == [
         "job A lost 200 %: 150 % to B on a0->b0",
         "job B lost 33 %: 33 % to A on a0->b0",
