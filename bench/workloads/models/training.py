@@ -152,7 +152,7 @@ class _Replicas:
         elif work.dp > 1:
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
             self._runs = DistributedDataParallel(
-                model, init_sync=False, broadcast_buffers=False, bucket_cap_mb=work.bucket_bytes / (1 << 20)
+                model, init_sync=False, bucket_cap_mb=work.bucket_bytes / (1 << 20)
             )
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
@@ -214,7 +214,7 @@ class _Stages:
         shared = self._model.embedding
         if shared is not None and shared.grad is not None:
             dist.all_reduce(shared.grad, group=self._embedding_group)
-        return float(torch.stack(losses).mean()) if losses else None
+        return float(torch.stack(losses).detach().mean()) if losses else None
 
     def _reduce(self) -> None:
         gradients = [_local(each.grad) for each in self._model.parameters() if each.grad is not None]
