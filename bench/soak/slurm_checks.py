@@ -109,7 +109,7 @@ def finish(site: SlurmSite, records: Path) -> Iterator[str]:
         if until(all_ended, _CALM_S):
             return
         for number, line in _unended(site).items():
-            yield f"Slurm job {number} is {line} {_CALM_S:.0f} s later"
+            yield f"Slurm job {number} is {line} {_CALM_S:.0f} s later, marked {_mark_of(site, number)!r}"
         for job in client.status(unended=True, cluster=False).jobs:
             yield f"job {job.id} is {pb.JobState.Name(job.state)} {_CALM_S:.0f} s later: {job.reason or job.seen}"
 
@@ -214,6 +214,11 @@ def _held_in(site: SlurmSite) -> dict[str, int]:
     """The jobs that Slurm holds, and the nodes that each wants at least; no text of users is asked for."""
     rows = _squeue(site, "--states=PENDING", "%A|%D|%r")
     return {number: int(nodes) for number, nodes, reason in rows if reason in _HELD}
+
+
+def _mark_of(site: SlurmSite, number: str) -> str:
+    shown = site.cluster.command("squeue", "--noheader", "--all", f"--jobs={number}", "--Format=admin_comment:200")
+    return shown.strip()
 
 
 def _states(site: SlurmSite) -> dict[str, str]:

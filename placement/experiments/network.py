@@ -286,7 +286,7 @@ class JobsInNetwork(ComparisonWorkload):
                 job.iterations,
                 job.start_ns,
                 job.noise_ns,
-                gpus,
+                slots=gpus,
             )
             for job, (hosts, gpus) in zip(self.jobs, places, strict=True)
         ]

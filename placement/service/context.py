@@ -15,7 +15,7 @@ from placement.service.counts import ServiceCounts
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError
 from placement.service.protocol.pages import shorten_explanation, shorten_status
-from placement.service.state.job_record import JobRecord, done_iterations, status_message
+from placement.service.state.job_record import JobRecord, done_iterations
 from placement.service.state.persistence import forget_job, save_decision, save_next_job
 from placement.service.state.registry import Registry
 from placement.service.state.store import Store
@@ -178,7 +178,10 @@ class ServiceContext:
     def status(self, job_id: str, attached: bool = False, slowed_by: str = "") -> pb.JobStatus:
         """The status message of a job, with what is seen of it."""
         job = self.registry.jobs[job_id]
-        message = status_message(job, self.registry.places(job), attached)
+        message = pb.JobStatus()
+        message.CopyFrom(job.message)
+        message.places.extend(self.registry.places(job))
+        message.attached = attached
         message.seen = "; ".join(text for text in (self.notes(job), slowed_by) if text)
         shorten_status(message)
         return message

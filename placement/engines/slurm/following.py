@@ -162,7 +162,11 @@ class FollowedJob:
             if self._left:
                 return self._hold_again()
             if self._is_stuck(seen):
-                return self._leave_to_slurm(seen.reason)
+                if not (seen.held and seen.to_be_placed):
+                    return self._leave_to_slurm(seen.reason)
+                # A slurmctld that was killed has forgotten its release: nobody else would release it.
+                self.leave(f"Slurm job {self.number}: Slurm holds it as before it was placed")
+                return self._hold_again()
         if not self.has_started and seen.state not in WAITING:
             self.has_started = True
             tell(JobStarted(self.job_id))

@@ -344,8 +344,9 @@ class UsersJobs:
             return
         self._say(number, f"is not placed, and left to Slurm: {why}")
         mark = f"{LEFT}: {one_line(why)}"[:_LONGEST_MARK]
-        order(["scontrol", "release", str(number)])
-        order(["scontrol", "update", f"JobId={number}", f"AdminComment={mark}"])
+        with suppress(SlurmError):  # until it is released it keeps its mark, by which the next look finds it
+            slurm(["scontrol", "release", str(number)])
+            slurm(["scontrol", "update", f"JobId={number}", f"AdminComment={mark}"])
 
     def _say(self, number: int, what: str) -> None:
         """Log it, if it was not the last that was said of the job."""

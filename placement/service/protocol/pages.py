@@ -67,6 +67,8 @@ def link_statuses(name: str, above: str, capacity_bps: int, jobs: Sequence[str])
 
 def shorten_status(status: pb.JobStatus) -> None:
     """Shorten what a job may have that was accepted by an earlier service, or that is on very many servers."""
+    if status.ByteSize() <= MOST_PROGRAM_BYTES:
+        return
     job = status.job
     if sum(len(each) for each in job.command) > MOST_PROGRAM_BYTES:
         _shorten_command(job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import cached_property
 
 from mltcp.core.demand import Demand
 from placement.policies.slot_pool import SlotRequest
@@ -70,6 +71,19 @@ class JobRecord:
     def state_name(self) -> str:
         """The name of its state, such as ``PLACED``."""
         return pb.JobState.Name(self.state)
+
+    @cached_property
+    def message(self) -> pb.JobStatus:
+        """What its status says of it, without values of environment variables, which may be secret; to be copied.
+
+        It is kept: those who ask for the status of all jobs ask often, and few jobs have changed.
+        """
+        message = pb.JobStatus(
+            **{name: getattr(self, name) for name in _SHOWN}, state=self.state_name, job=self.spec
+        )
+        for name in self.spec.environment:
+            message.job.environment[name] = ""
+        return message
 
     @property
     def placed(self) -> bool:
@@ -141,20 +155,6 @@ _SHOWN = tuple(
     {"id", *(each.name for each in fields(JobRecord))} & {*pb.JobStatus.DESCRIPTOR.fields_by_name} - {"state"}
 )
 """The attributes of a record that are fields of its status."""
-
-
-def status_message(job: JobRecord, places: list[pb.ServerSlots], attached: bool) -> pb.JobStatus:
-    """The status message of a job, without the values of its environment variables, which may be secret."""
-    message = pb.JobStatus(
-        **{name: getattr(job, name) for name in _SHOWN},
-        state=job.state_name,
-        places=places,
-        attached=attached,
-        job=job.spec,
-    )
-    for name in job.spec.environment:
-        message.job.environment[name] = ""
-    return message
 
 
 def done_iterations(job: JobRecord, now_ns: int) -> int:

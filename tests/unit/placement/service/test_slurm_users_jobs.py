@@ -162,3 +162,16 @@ def test_a_job_that_was_held_again_and_kept_its_mark_is_placed(around, tmp_path)
     engine = SlurmEngine(tmp_path / "logs", look_s=0.1, users_jobs=True)
     with serving(tmp_path, servers=servers, engine=engine) as address, Client(address) as client:
         assert ended(client, number).reason == "finished"
+
+
+def test_a_job_whose_release_slurm_has_forgotten_is_placed_anew(around, client, monkeypatch):
+    monkeypatch.setattr(following, "TAKE_BACK_S", 0.5)
+    others = submit(around, "--partition=other", "--nodelist=n1", "--cpus-per-task=64", run="sleep 60")
+    waits = submit(around, "--gres=gpu:4", "--exclude=n2")
+    eventually(lambda: shown(around, waits, "AdminComment") == "mltcp:placed")
+    # What a slurmctld has that was killed before it wrote the release down.
+    around.command("scontrol", "hold", waits)
+    around.command("scontrol", "update", f"JobId={waits}", "ReqNodeList=", "AdminComment=mltcp")
+    around.command("scancel", others)
+    eventually(lambda: shown(around, waits, "JobState").startswith("COMPLETED"))
+    assert ended(client, waits).reason == "finished"
