@@ -217,7 +217,9 @@ def _held_in(site: SlurmSite) -> dict[str, int]:
 
 
 def _mark_of(site: SlurmSite, number: str) -> str:
-    shown = site.cluster.command("squeue", "--noheader", "--all", f"--jobs={number}", "--Format=admin_comment:200")
+    shown = site.cluster.command(
+        "squeue", "--noheader", "--all", f"--jobs={number}", "--Format=admin_comment:200"
+    )
     return shown.strip()
 
 

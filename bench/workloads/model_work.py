@@ -99,6 +99,8 @@ TUNES = ("full", "lora", "frozen")
 _WHOLE = ("dp", "fsdp", "tp", "pp", "ep", "batch", "microbatches")
 _KEYS = (*_WHOLE, "scale", "tune", "compute_ms")
 MOST_RANKS = 64
+_RECOMMENDATIONS = 512
+"""The batch of DLRM, whose samples are small."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ def parse_model(text: str) -> ModelWork:
     if not any(key in values for key in ("dp", "fsdp", "tp", "pp", "ep")):
         dp = 2
     if model == DLRM:
-        whole["ep"] = dp
+        whole = {"batch": _RECOMMENDATIONS, **whole, "ep": dp}
     work = ModelWork(
         model, **{"microbatches": 2 * whole.get("pp", 1) if whole.get("pp", 1) > 1 else 1, **whole, "dp": dp},
         sharded=sharded, tune=_tune(model, values.get("tune", "full")),

@@ -272,6 +272,9 @@ def _hosts_document(measured: Measured) -> dict[str, object]:
 def _run_document(run: ApproachRun) -> object:
     document = asdict(run)
     del document["link"]
+    for job in document["jobs"]:
+        if job["parameters_sha256"] is None:
+            del job["losses"], job["parameters_sha256"]
     if not run.hosts:
         del document["hosts"]
     return _round(document)

@@ -90,7 +90,7 @@ class Dlrm(nn.Module):
 
     def __init__(self, scale: float, ranks: int, rank: int) -> None:
         super().__init__()
-        width = max(4, round(_WIDTH * scale))
+        width = _width(scale)
         self._rows, self._ranks, self._rank = max(16, round(_ROWS * scale)), ranks, rank
         self._mine = -(-_TABLES // ranks)
         tables = [nn.Embedding(self._rows, width) for _ in range(self._mine * ranks)]
@@ -134,6 +134,15 @@ class Dlrm(nn.Module):
     def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The mean binary cross entropy."""
         return nn.functional.binary_cross_entropy_with_logits(logits, targets)
+
+
+def exchanged_bytes(scale: float, samples: int) -> int:
+    """Of the vectors of all tables of DLRM for so many samples."""
+    return samples * _TABLES * _width(scale) * 4
+
+
+def _width(scale: float) -> int:
+    return max(4, round(_WIDTH * scale))
 
 
 def _perceptron(inputs: int, widths: list[int]) -> nn.Sequential:

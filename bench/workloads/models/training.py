@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import takewhile
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bench.workloads.job import IterationRecord, TrainingOutcome, WrongDataError
 from bench.workloads.model_work import DLRM, EXPERTS, LANGUAGE, VISION, ModelWork
-from bench.workloads.models.exchange import Dlrm, Experts, on_one_rank
+from bench.workloads.models.exchange import Dlrm, Experts, exchanged_bytes, on_one_rank
 from bench.workloads.models.language import CrossLingualModel, LanguageModel, fine_tuned
 from bench.workloads.models.pacing import Pacer
 from bench.workloads.models.vision import VisionModel
@@ -268,12 +269,13 @@ def sized(work: ModelWork) -> ModelWork:
 
 def _bytes(work: ModelWork, scale: float) -> int:
     """Of the parameters that are trained, on all ranks together."""
-    return sum(_parameter_bytes(work, scale).values())
+    return sum(_parameter_bytes(replace(work, scale=scale)).values())
 
 
-def _parameter_bytes(work: ModelWork, scale: float) -> Mapping[bool, int]:
+@cache
+def _parameter_bytes(work: ModelWork) -> Mapping[bool, int]:
     """Of what every replica has, and of what lies on one rank (True)."""
-    whole = replace(work, scale=scale, dp=1, tp=1, pp=1, ep=1, sharded=False, tune="full")
+    whole = replace(work, dp=1, tp=1, pp=1, ep=1, sharded=False, tune="full")
     with torch.device("meta"):
         model = built(replace(whole, tune=work.tune))
     alone = on_one_rank(model) if work.ep > 1 else []
@@ -286,8 +288,10 @@ def _parameter_bytes(work: ModelWork, scale: float) -> Mapping[bool, int]:
 
 def _sent_bytes(work: ModelWork) -> float:
     """What a rank sends in an iteration, about, without headers."""
-    replicated = _parameter_bytes(work, work.scale)[False] / (work.tp * work.pp)
+    replicated = _parameter_bytes(work)[False] / (work.tp * work.pp)
     sent = (1.5 if work.sharded else 1.0) * _ring(work.dp, replicated)
+    if work.model == DLRM:
+        return sent + _ring(work.ep, exchanged_bytes(work.scale, work.batch))
     if work.model not in LANGUAGE:
         return sent
     shape, samples = work.language, work.batch * work.microbatches

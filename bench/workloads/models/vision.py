@@ -98,7 +98,7 @@ def _vgg(name: str, scale: float, classes: int) -> list[nn.Module]:
     ]
 
 
-class Bottleneck(nn.Module):
+class BottleneckBlock(nn.Module):
     """A residual block: convolutions of size 1, 3 and 1, beside a shortcut."""
 
     def __init__(self, inputs: int, width: int, outputs: int, stride: int) -> None:
@@ -125,6 +125,6 @@ def _resnet(name: str, scale: float, classes: int) -> list[nn.Module]:
         for number in range(max(1, round(depth * scale))):
             stride = 2 if stage > 0 and number == 0 else 1
             outputs = _scaled(width, scale) * _EXPANSION
-            blocks.append(Bottleneck(inputs, _scaled(width * factor, scale), outputs, stride))
+            blocks.append(BottleneckBlock(inputs, _scaled(width * factor, scale), outputs, stride))
             inputs = outputs
     return [*blocks, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))]
