@@ -15,14 +15,23 @@ from bench.cli.contest_arguments import (
     add_runs,
     add_simulate,
     check_counts,
+    job_name,
     link_of,
+    model_work,
     progress,
     retry_busy_of,
     runner_of,
 )
 from bench.command_line import option
 from bench.compare.approach import Approach, parse_approaches
-from bench.compare.contest import Contest, DemandingJob, Snapshot, contest_of, named_jobs
+from bench.compare.contest import (
+    Contest,
+    DemandingJob,
+    Snapshot,
+    contest_of,
+    contest_of_models,
+    named_jobs,
+)
 from bench.compare.report.text import COMPARE, print_report
 from bench.compare.results.journal import keep_in, read_result
 from bench.compare.results.results import CompareResult, compare_document, compare_result
@@ -33,8 +42,9 @@ from bench.hosts.hosts_file import load_hosts_file
 from bench.hosts.trace_hosts import RemoteTraceSource
 from bench.lab.link import Link
 from bench.lab.two_tier import TwoTier
+from bench.workloads.model_work import ModelWork, is_model, split_jobs
 from bench.workloads.phases import parse_change
-from bench.workloads.profile import Profile, fit, link_time_s
+from bench.workloads.profile import Profile, default_fraction, fit, link_time_s
 from bench.workloads.profile import load as load_profile
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError
@@ -117,7 +127,11 @@ def _add_jobs(command: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a trace on a two-tier lab, by name or JSON file",
     )
-    which.add_argument("--jobs", metavar="NAMES", help="DNN profiles on one link, by name or JSON file")
+    which.add_argument(
+        "--jobs",
+        metavar="NAMES",
+        help="DNN profiles on one link, by name or JSON file, or models such as bert:dp=2",
+    )
     which.add_argument(
         "--from",
         dest="document",
@@ -211,11 +225,25 @@ def _run(options: argparse.Namespace) -> CompareResult:
         return _run_trace(options)
     template = template_of(options)
     starts = {"random_starts": options.starts == "random", "seed": options.seed}
-    contests = [contest_of(snapshot, template, **starts) for snapshot in snapshots_of(options, template.link)]
+    names = split_jobs(options.jobs or "")
+    if any(map(is_model, names)):
+        contests = [contest_of_models(_models(names, template.link), template, **starts)]
+    else:
+        snapshots = snapshots_of(options, template.link)
+        contests = [contest_of(snapshot, template, **starts) for snapshot in snapshots]
     run = runner_of(options, contests)
     keep = keep_in(options.output)
     with progress(sum(contest.total_iterations for contest in contests), template.repeat) as step:
         return compare_result(run(step, keep))
+
+
+def _models(names: Sequence[str], link: Link) -> list[tuple[str, ModelWork]]:
+    for name in names:
+        if not is_model(name):
+            raise UsageError(f"--jobs: expected models only where there is one, got {name!r}; see contend")
+    works = [model_work(name, link, default_fraction(len(names))) for name in names]
+    named = named_jobs(works, [job_name(name) for name in names])
+    return list(zip((name for name, _ in named), works, strict=True))
 
 
 def template_of(options: argparse.Namespace) -> Contest:

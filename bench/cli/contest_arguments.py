@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from bench.command_line import option
@@ -20,6 +21,8 @@ from bench.hosts.provider import RemoteSource
 from bench.lab.bottleneck import MARKERS, VIRTUAL_QUEUE
 from bench.lab.link import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, Link
 from bench.workloads.job import TrainingOptions, Work, parse_perturbation
+from bench.workloads.launched_rank import preload_models
+from bench.workloads.model_work import ModelWork, is_model, parse_model, split_jobs
 from bench.workloads.profile import Profile, Scale, default_fraction, fit, load
 from mltcp.core.errors import NotAvailableError, UsageError, shown
 from mltcp.core.policy_names import parse_names
@@ -37,7 +40,9 @@ _LINK_S = 0.166
 def add_jobs(command: argparse.ArgumentParser, policies: str, iterations: int, repeat: int) -> None:
     """Add the arguments for the jobs, their policies, and the number of runs."""
     command.add_argument(
-        "--jobs", default="vgg16,vgg16", help="DNN profiles by name or JSON file, or `train`"
+        "--jobs",
+        default="vgg16,vgg16",
+        help="DNN profiles by name or JSON file, models such as bert:dp=2 (docs/models.md), or `train`",
     )
     option(
         command, "--policies", policies, "congestion controls, and `isolated`, with which they are compared"
@@ -183,13 +188,13 @@ def contest_of(options: argparse.Namespace) -> Contest:
     check_counts(options, "iterations", "repeat")
     if not 0 <= options.stagger < 3600:
         raise UsageError(f"--stagger: expected 0 to 3600 seconds, got {options.stagger}")
-    names = [name for name in options.jobs.split(",") if name]
+    names = split_jobs(options.jobs)
     if not names:
         raise UsageError("--jobs: expected one or more profiles, such as vgg16,vgg16, got none")
     works, scale = _works(names, link, options)
     perturbation = parse_perturbation(options.perturb, options.seed) if options.perturb else None
     return Contest(
-        jobs=named_jobs(works, [Path(name).stem for name in names]),
+        jobs=named_jobs(works, [job_name(name) for name in names]),
         approaches=parse_names(
             options.policies, lambda name: Approach(name, parse_policy(name, options.isolated_cc))
         ),
@@ -228,13 +233,40 @@ def whole_numbers(text: str, field: str) -> list[int]:
 
 
 def _works(names: Sequence[str], link: Link, options: argparse.Namespace) -> tuple[list[Work], Scale]:
-    profiles = {name: load(name) for name in names if name != _TRAINING}
+    fraction = _fraction(options, len(names))
+    models = {name: model_work(name, link, fraction, options.compute) for name in names if is_model(name)}
+    profiles = {name: load(name) for name in names if name != _TRAINING and name not in models}
     if not options.overlap:
         profiles = {name: profile.without_overlap() for name, profile in profiles.items()}
     scale = _scale([profiles[name] for name in names if name in profiles], link, options, len(names))
     scaled = {name: profile.scaled(scale.time, scale.bytes) for name, profile in profiles.items()}
     training = TrainingOptions(compute_s=_compute_s(options, len(names)))
-    return [scaled.get(name, training) for name in names], scale
+    works: dict[str, Work] = {**scaled, **models}
+    return [works.get(name, training) for name in names], scale
+
+
+def job_name(text: str) -> str:
+    """The name of a job that is described like this."""
+    return text.partition(":")[0].lower() if is_model(text) else Path(text).stem
+
+
+def model_work(text: str, link: Link, fraction: float, compute_s: float | None = None) -> ModelWork:
+    """The model that a description stands for; without a time of its own it computes for `compute_s`.
+
+    None: for so long that sending takes the `fraction` of an iteration.
+    """
+    work = parse_model(text)
+    preload_models()
+    from bench.workloads.models.training import sized  # torch takes seconds to import
+
+    work = sized(work)
+    if work.compute_s:
+        return work
+    if compute_s is None:
+        if not 0 < fraction < 1:
+            raise UsageError(f"--fraction: expected above 0 and below 1, got {fraction}")
+        compute_s = work.sent_bytes * 8 / link.rate_bps * (1 - fraction) / fraction
+    return replace(work, compute_s=compute_s)
 
 
 def _fraction(options: argparse.Namespace, jobs: int) -> float:

@@ -19,6 +19,10 @@ SUBCOMMANDS = tuple(
     for name, text in (
         ("contend", "run jobs on one bottleneck under several policies and compare them with each job alone"),
         ("compare", "run the same jobs under congestion controls, schedulers and gates, and compare them"),
+        (
+            "demand",
+            "what a real model sends in an iteration, measured alone on a link: a picture and a profile",
+        ),
         ("holding", "sweep the difference of jobs' periods: where a congestion control holds them apart"),
         (
             "async",

@@ -11,6 +11,7 @@ from bench.compare.results.runs import Change, Measured, Scalar
 from bench.lab.bottleneck import VIRTUAL_QUEUE
 from bench.lab.link import Link
 from bench.workloads.job import Perturbation, TrainingOptions, Work
+from bench.workloads.model_work import ModelWork
 from bench.workloads.phases import ComputeChange, PhasedWork, on_link, time_scale
 from bench.workloads.profile import Profile, link_time_s
 from mltcp.core.demand import Demand, Phase
@@ -28,7 +29,7 @@ class Contest:
         link: the bottleneck.
         iterations: of the slowest job; the others run as long.
         repeat: how often everything runs.
-        ranks: of every job, half of them on each side of the link.
+        ranks: of every job that does not say it itself, half of them on each side of the link.
         starts_s: for each repeat, by how much later each job starts; empty: all start together.
         perturbation: delays of iterations, in all runs but isolated ones.
         ecn_by: the mechanism that marks.
@@ -69,6 +70,11 @@ class Contest:
         times = [self._expected_s(work) for _, work in self.jobs]
         return round(self.iterations * max(times) / times[index])
 
+    @property
+    def job_ranks(self) -> tuple[int, ...]:
+        """The ranks of each job."""
+        return tuple(work.ranks if isinstance(work, ModelWork) else self.ranks for _, work in self.jobs)
+
     def groups(self, isolated: bool) -> list[list[int]]:
         """The jobs (by index) that run at the same time: all of them or, isolated, one job of each kind alone."""
         if not isolated:
@@ -98,6 +104,8 @@ class Contest:
         return Measured(self.name, {**conditions, **self.setting}, (), self.score, self.change)
 
     def _expected_s(self, work: Work) -> float:
+        if isinstance(work, ModelWork):
+            return work.isolated_iteration_s(self.link.rate_bps)
         if isinstance(work, TrainingOptions):
             return work.compute_s + link_time_s(4 * work.parameters, self.link.rate_bps, self.ranks)
         return work.isolated_iteration_s(self.link.rate_bps, self.ranks)
@@ -153,9 +161,8 @@ def contest_of(
     demands = {job.name: _scaled(job.demand, snapshot, template, scale) for job in snapshot.jobs}
     starts_s: tuple[tuple[float, ...], ...] = ()
     if random_starts:
-        starts_s = tuple(
-            _random_starts_s(demands, f"{seed}/{snapshot.name}/{repeat}") for repeat in range(template.repeat)
-        )
+        durations_s = [demand.iteration_ns / 1e9 for demand in demands.values()]
+        starts_s = _random_starts_s(durations_s, f"{seed}/{snapshot.name}", template.repeat)
     return replace(
         template,
         name=snapshot.name,
@@ -194,7 +201,41 @@ def _scaled(demand: Demand, snapshot: Snapshot, template: Contest, scale: float)
     )
 
 
-def _random_starts_s(demands: dict[str, Demand], seed: str) -> tuple[float, ...]:
-    """A moment within an iteration of each job."""
-    chance = random.Random(seed)
-    return tuple(chance.uniform(0, demand.iteration_ns / 1e9) for demand in demands.values())
+def _random_starts_s(durations_s: Sequence[float], seed: str, repeats: int) -> tuple[tuple[float, ...], ...]:
+    """For each repeat a moment within an iteration of each job."""
+    draws = (random.Random(f"{seed}/{repeat}") for repeat in range(repeats))
+    return tuple(tuple(draw.uniform(0, each_s) for each_s in durations_s) for draw in draws)
+
+
+def contest_of_models(
+    jobs: Sequence[tuple[str, ModelWork]], template: Contest, *, random_starts: bool = False, seed: int = 0
+) -> Contest:
+    """The contest of real models, whose demands are those measured in the isolated runs.
+
+    Raises:
+        UsageError: an approach needs the demands, and they are not measured.
+    """
+    coordinated = [each for each in template.approaches if each.cassini or each.gate is not None]
+    if coordinated and not template.measured_profiles:
+        raise UsageError(
+            f"--policies: {coordinated[0].name} works with the profiles of models as measured: expected `isolated` too"
+        )
+    if template.change is not None:
+        raise UsageError(
+            "--change: expected profiles or sets of jobs, whose computing can change, got models"
+        )
+    name = ",".join(job for job, _ in jobs)
+    durations_s = [work.isolated_iteration_s(template.link.rate_bps) for _, work in jobs]
+    return replace(
+        template,
+        name=name,
+        jobs=tuple(jobs),
+        starts_s=_random_starts_s(durations_s, f"{seed}/{name}", template.repeat) if random_starts else (),
+        setting={
+            "topology": "dumbbell",
+            "repeat": template.repeat,
+            "starts": "random" if random_starts else "together",
+            "seed": seed,
+            "profiles": "measured",
+        },
+    )

@@ -147,11 +147,11 @@ class _GroupRun:
 
 @dataclass
 class _ContestRuns:
-    """A contest on its hosts; `losses` are those of each training in its first run."""
+    """A contest on its hosts; `outcomes` are the losses and the parameters of each training in its first run."""
 
     contest: Contest
     hosts: HostProvider
-    losses: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    outcomes: dict[str, tuple[tuple[float, ...], str | None]] = field(default_factory=dict)
 
     def run(self, approach: Approach, repeat: int, progress: Progress) -> ApproachRun:
         """Run all jobs under the approach, once."""
@@ -195,16 +195,19 @@ class _ContestRuns:
         )
         results = outcome.results
         for result in results:
-            self._check_losses(result)
+            self._check_outcome(result)
         epoch_s = min(
             result.iterations[0].start_s - offset for result, offset in zip(results, offsets, strict=True)
         )
         return _GroupRun(dict(zip(group, results, strict=True)), outcome.use, epoch_s, outcome.hosts)
 
-    def _check_losses(self, result: JobResult) -> None:
-        """A training must have the same losses under every congestion control, to the bit."""
-        if result.losses != self.losses.setdefault(result.name, result.losses):
-            raise MltcpError(f"job {result.name}: its losses differ from those of its first run")
+    def _check_outcome(self, result: JobResult) -> None:
+        """A training must have the same losses and parameters under every congestion control, to the bit."""
+        outcome = result.losses, result.parameters_sha256
+        if outcome != self.outcomes.setdefault(result.name, outcome):
+            raise MltcpError(
+                f"job {result.name}: its losses or parameters differ from those of its first run"
+            )
 
     def _job_runs(self, groups: Sequence[_GroupRun], control: str) -> tuple[JobRun, ...]:
         """The runs of all jobs; a job of which another of its kind has run alone has that one's."""
@@ -227,7 +230,7 @@ class _ContestRuns:
     def _coordinated(self, approach: Approach, repeat: int) -> Iterator[Coordination]:
         """The gate and the placement service of the approach, with all jobs made known to them."""
         contest, demands = self.contest, self.contest.demands
-        if approach.cassini and contest.measured_profiles:
+        if contest.measured_profiles and (approach.cassini or (approach.gate is not None and not demands)):
             demands = self._measured_demands(repeat)
         hosts = [
             (host.name, host.switch)
@@ -278,6 +281,8 @@ def _job_run(result: JobResult, control: str, epoch_s: float) -> JobRun:
         ended_s=result.iterations[-1].end_s - epoch_s,
         marks=result.delivered_ce_segments,
         retransmits=result.retransmits,
+        losses=result.losses,
+        parameters_sha256=result.parameters_sha256,
     )
 
 

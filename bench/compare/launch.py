@@ -125,7 +125,7 @@ def job_spec(contest: Contest, policy: Policy, index: int) -> JobSpec:
     return JobSpec(
         name,
         work,
-        contest.ranks,
+        contest.job_ranks[index],
         contest.iterations_of(index),
         index,
         len(contest.jobs),
@@ -235,7 +235,7 @@ class LabSource:
 
             @contextmanager
             def provide(contest: Contest) -> Iterator[HostProvider]:
-                topology = dumbbell(len(contest.jobs), contest.ranks, contest.link)
+                topology = dumbbell(len(contest.jobs), contest.job_ranks, contest.link)
                 with (
                     Lab(topology, ecn_by=contest.ecn_by) as lab,
                     tempfile.TemporaryDirectory("-compare") as directory,

@@ -21,6 +21,7 @@ from bench.workloads.job import (
     TrainingOptions,
     TrainingOutcome,
 )
+from bench.workloads.model_work import ModelWork
 from bench.workloads.phases import ComputeChange, PhasedWork, Stretch
 from bench.workloads.place import RankPlace
 from bench.workloads.profile import Profile
@@ -338,7 +339,16 @@ CODEC = Codec(
         ),
         *(StartMeasuring, StopMeasuring, Measurement, StartLoad, ReadLoad, ReadBusy, Tell, KillRank, Ping),
         *(RankSaid, RankEnded, ProgramWrote, HostFacts),
-        *(TcpFlow, JobSpec, RankResult, TrainingOptions, IterationRecord, TrainingOutcome, Perturbation),
+        *(
+            TcpFlow,
+            JobSpec,
+            RankResult,
+            TrainingOptions,
+            ModelWork,
+            IterationRecord,
+            TrainingOutcome,
+            Perturbation,
+        ),
         *(ComputeChange, PhasedWork, Stretch, Profile, RankFailed, RankPlace),
         *(RankFinished, RankProgress, RankReady, RoundRequest, RoundTime, Joined, Standing),
         *(Aggressiveness, Shape, Start, Action, KernelJob, Tracker),

@@ -16,28 +16,29 @@ def sides(hosts: Sequence[RemoteHost]) -> tuple[tuple[RemoteHost, ...], tuple[Re
     return tuple(hosts[:half]), tuple(hosts[half:])
 
 
-def two_sided(hosts: Sequence[RemoteHost], jobs: int, ranks: int) -> tuple[tuple[RemoteHost, ...], ...]:
+def two_sided(hosts: Sequence[RemoteHost], ranks_of: Sequence[int]) -> tuple[tuple[RemoteHost, ...], ...]:
     """The host of each rank of each job: the first half of the ranks is on the left, on the hosts with most free slots.
 
     Raises:
         UsageError: a side has too few slots.
     """
-    if ranks < 2:
-        raise UsageError(f"--ranks: expected 2 or more on hosts, got {ranks}")
+    if min(ranks_of) < 2:
+        raise UsageError(f"--ranks: expected 2 or more on hosts, got {min(ranks_of)}")
     free = {host: host.slots for host in hosts}
+    first = sum(ranks // 2 for ranks in ranks_of)
     for name, side, needed in zip(
-        ("first", "second"), sides(hosts), (ranks // 2, ranks - ranks // 2), strict=True
+        ("first", "second"), sides(hosts), (first, sum(ranks_of) - first), strict=True
     ):
         slots = sum(host.slots for host in side)
-        if jobs * needed > slots:
+        if needed > slots:
             raise UsageError(
-                f"hosts: slots: expected {jobs * needed} on the {name} half of the hosts for {jobs} jobs "
-                f"of {ranks} ranks, got {slots}"
+                f"hosts: slots: expected {needed} on the {name} half of the hosts for {len(ranks_of)} jobs "
+                f"of {', '.join(map(str, sorted(set(ranks_of))))} ranks, got {slots}"
             )
     left, right = sides(hosts)
     return tuple(
         tuple(_taken(left if rank < ranks // 2 else right, free) for rank in range(ranks))
-        for _ in range(jobs)
+        for ranks in ranks_of
     )
 
 

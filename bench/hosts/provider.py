@@ -132,7 +132,7 @@ class RemoteHosts:
     def __init__(self, contest: Contest, hosts: HostsFile, session: Session, directory: Path) -> None:
         self.directory = directory
         self._contest, self._session = contest, session
-        self._placed = two_sided(hosts.hosts, len(contest.jobs), contest.ranks)
+        self._placed = two_sided(hosts.hosts, contest.job_ranks)
         self._left, self._right = sides(hosts.hosts)
         self._loads: list[float] = []
 
@@ -254,7 +254,7 @@ class RemoteSource:
     def check(self, contests: Sequence[Contest]) -> None:
         """Raise UsageError if these contests cannot run on the hosts, before any of them is reached."""
         for contest in contests:
-            two_sided(self._hosts.hosts, len(contest.jobs), contest.ranks)
+            two_sided(self._hosts.hosts, contest.job_ranks)
             for approach in contest.approaches:
                 check_pacing(approach.policy)
 

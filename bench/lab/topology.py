@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
@@ -190,20 +190,27 @@ class Topology:
         return ports
 
 
-def dumbbell(jobs: int, ranks: int, link: Link) -> Topology:
+def dumbbell(jobs: int, ranks: int | Sequence[int], link: Link) -> Topology:
     """Two switches with ``link`` between them: the first half of each job's ranks is on the left, the rest right.
+
+    Args:
+        jobs: how many.
+        ranks: of every job, or of each.
+        link: the bottleneck.
 
     Raises:
         UsageError: ``jobs`` or ``ranks`` is out of range.
     """
     if not 1 <= jobs <= MAX_JOBS:
         raise UsageError(f"dumbbell: jobs: expected 1 to {MAX_JOBS}, got {jobs}")
-    if not 2 <= ranks <= MAX_RANKS:
-        raise UsageError(f"dumbbell: ranks: expected 2 to {MAX_RANKS}, got {ranks}")
+    of_each = [ranks] * jobs if isinstance(ranks, int) else list(ranks)
+    for number in of_each:
+        if not 2 <= number <= MAX_RANKS:
+            raise UsageError(f"dumbbell: ranks: expected 2 to {MAX_RANKS}, got {number}")
     hosts = tuple(
-        LabHost(f"j{job}r{rank}", "left" if rank < ranks // 2 else "right", job, rank)
-        for job in range(jobs)
-        for rank in range(ranks)
+        LabHost(f"j{job}r{rank}", "left" if rank < number // 2 else "right", job, rank)
+        for job, number in enumerate(of_each)
+        for rank in range(number)
     )
     return Topology(hosts, (LabSwitch("left"), LabSwitch("right")), (Trunk("trunk", "left", "right", link),))
 

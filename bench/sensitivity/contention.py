@@ -284,7 +284,7 @@ def remote_testbed(hosts: HostsFile) -> TestbedSource:
 
     @contextmanager
     def testbed(plan: AllReducePlan) -> Iterator[RemoteTestbed]:
-        placed = two_sided(hosts.hosts, max(plan.jobs), RANKS)
+        placed = two_sided(hosts.hosts, (RANKS,) * max(plan.jobs))
         with connected(hosts) as agents:
             session = Session(agents)
             control = plan.policy.control

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol
 
+from bench.workloads.model_work import ModelWork
 from bench.workloads.phases import PhasedWork
 from bench.workloads.profile import Profile
 from mltcp.core.errors import MltcpError, UsageError, shown
@@ -226,7 +227,7 @@ class TrainingOptions:
             raise UsageError(f"training: batch: expected at least 1, got {self.batch}")
 
 
-Work = Profile | PhasedWork | TrainingOptions
+Work = Profile | PhasedWork | TrainingOptions | ModelWork
 
 
 DEVICES = ("cpu", "cuda")
@@ -260,7 +261,7 @@ class JobSpec:
     @property
     def kind(self) -> Literal["replay", "train"]:
         """``train`` for a training, ``replay`` for a profile or phases."""
-        return "train" if isinstance(self.work, TrainingOptions) else "replay"
+        return "train" if isinstance(self.work, TrainingOptions | ModelWork) else "replay"
 
     def hold_s(self, iteration: int) -> float:
         """The time for which the perturbation delays this job before an iteration."""
@@ -296,9 +297,9 @@ class JobResult:
 
     @property
     def losses(self) -> tuple[float, ...]:
-        """The training losses of rank 0, one an iteration; empty for a replay."""
-        training = self.ranks[0].training
-        return training.losses if training else ()
+        """The training losses of the first rank that computes them, one an iteration; empty for a replay."""
+        of_ranks = (rank.training.losses for rank in self.ranks if rank.training)
+        return next((losses for losses in of_ranks if losses), ())
 
     @property
     def parameters_sha256(self) -> str | None:

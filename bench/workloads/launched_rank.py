@@ -22,6 +22,8 @@ from mltcp.core.signals import signals_held
 # When a rank dies the others of its job fail too, and their failures may be seen before its death.
 _BLAME_GRACE_S = 0.5
 
+_preloaded = ["bench.workloads.preload"]
+
 
 class RankProcess(Protocol):
     """A rank's process, on this machine or on another host."""
@@ -199,13 +201,19 @@ def kill_ranks(ranks: Iterable[LaunchedRank]) -> None:
         rank.connection.close()
 
 
+def preload_models() -> None:
+    """Have the fork server import what trainings of real models need, unless it has been started already."""
+    if (module := "bench.workloads.models.preload") not in _preloaded:
+        _preloaded.append(module)
+
+
 def _fork_server() -> ForkServerContext:
     """A fork server that has imported torch and the ranks' code once for all ranks.
 
     The code of parameter servers is above this module, so that it is named only.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bench.workloads.preload"])
+    context.set_forkserver_preload(_preloaded)
     return context
 
 

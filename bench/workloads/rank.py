@@ -30,6 +30,7 @@ from bench.workloads.job import (
     sleep_until,
     tcp_flows,
 )
+from bench.workloads.model_work import ModelWork
 from bench.workloads.phases import PhasedWork
 from bench.workloads.place import RankPlace
 from mltcp.core.errors import MltcpError
@@ -125,6 +126,10 @@ def _workload(spec: JobSpec, rank: int) -> Workload:
         from bench.workloads.kinds import Training
 
         return Training(spec.work, rank, spec.ranks)
+    if isinstance(spec.work, ModelWork):
+        from bench.workloads.models.training import ModelTraining
+
+        return ModelTraining(spec.work, rank, spec.ranks)
     if isinstance(spec.work, PhasedWork):
         from bench.workloads.kinds import PhasedReplay
 

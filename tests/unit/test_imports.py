@@ -85,7 +85,19 @@ LAYERS = {
     ),
     "bench.lab": ("link", "topology", "network", "bottleneck"),
     "bench.workloads": (
-        *("profile", "phases", "job", "place", "kinds", "group", "rank", "launched_rank", "rank_pool"),
+        *(
+            "profile",
+            "model_work",
+            "phases",
+            "job",
+            "place",
+            "kinds",
+            "models",
+            "group",
+            "rank",
+            "launched_rank",
+            "rank_pool",
+        ),
         *("elastic", "parameter_server", "preload"),
     ),
     "bench.workloads.parameter_server": (

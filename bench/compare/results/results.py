@@ -19,6 +19,7 @@ from bench.compare.results.figures import (
 from bench.compare.results.runs import (
     ISOLATED,
     ApproachRun,
+    JobRun,
     Measured,
 )
 from bench.lab.processors import BUSY
@@ -271,6 +272,9 @@ def _hosts_document(measured: Measured) -> dict[str, object]:
 def _run_document(run: ApproachRun) -> object:
     document = asdict(run)
     del document["link"]
+    for job in document["jobs"]:
+        if job["parameters_sha256"] is None:
+            del job["losses"], job["parameters_sha256"]
     if not run.hosts:
         del document["hosts"]
     return _round(document)
@@ -308,14 +312,23 @@ def _host_uses_document(result: ApproachResult) -> dict[str, object]:
 
 
 def _contend_job_document(result: ApproachResult, job: JobFigures) -> dict[str, object]:
-    repeats = [each.iteration_s for run in result.runs for each in run.jobs if each.job == job.job]
+    runs = [each for run in result.runs for each in run.jobs if each.job == job.job]
+    repeats = [each.iteration_s for each in runs]
     return {
         "job": job.job,
         "cc": job.control,
         **{name: _round(getattr(job.figures, name)) for name in _CONTEND_JOB_FIGURES},
         "iteration_s": _round([time_s for times in repeats for time_s in times]),
         "iterations": [len(times) for times in repeats],
+        **_training_document(runs),
     }
+
+
+def _training_document(runs: Sequence[JobRun]) -> dict[str, object]:
+    """The losses and parameters of a training, the same in all repeats; nothing for a replay."""
+    if runs[0].parameters_sha256 is None:
+        return {}
+    return {"losses": list(runs[0].losses), "parameters_sha256": runs[0].parameters_sha256}
 
 
 def _figures_document(

@@ -87,6 +87,8 @@ class JobRun:
         marks: packets of the job that arrived with an ECN mark.
         retransmits: segments that the job retransmitted.
         servers: the server of each worker, on labs with servers.
+        losses: of a training, one an iteration.
+        parameters_sha256: a checksum of what a training has learned; None for a replay.
     """
 
     job: str
@@ -98,6 +100,8 @@ class JobRun:
     marks: int
     retransmits: int
     servers: tuple[str, ...] = ()
+    losses: tuple[float, ...] = ()
+    parameters_sha256: str | None = None
 
     def __post_init__(self) -> None:
         if not self.iteration_s or len(self.iteration_s) != len(self.began_s):

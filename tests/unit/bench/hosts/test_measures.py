@@ -57,12 +57,12 @@ def test_facts_of_this_host():
 
 
 def test_half_of_the_ranks_on_each_side_where_most_slots_are_free():
-    placed = two_sided((A, B, C, D), 2, 2)
+    placed = two_sided((A, B, C, D), (2, 2))
     assert [[host.name for host in ranks] for ranks in placed] == [["b", "c"], ["a", "d"]]
     with pytest.raises(
         UsageError, match="expected 3 on the second half of the hosts for 3 jobs of 2 ranks, got 2"
     ):
-        two_sided((A, B, C, D), 3, 2)
+        two_sided((A, B, C, D), (2, 2, 2))
     assert [(host.name, slot) for host, slot in in_order((A, B), 3)] == [("a", 0), ("b", 0), ("b", 1)]
 
 
