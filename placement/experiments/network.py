@@ -7,13 +7,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.json_files import read_json
-from mltcp.core.quantities import NS_PER_MS, NS_PER_S, parse_number
+from mltcp.core.quantities import NS_PER_MS, NS_PER_S, check_number, parse_number
 from placement.experiments.comparison import Column, ComparisonWorkload, TraceRun, digest, mean, mean_column
 from placement.simulator.network.control_names import parse_control
 from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
@@ -29,7 +30,7 @@ from placement.traces import sets
 
 CHAKRA = "chakra"
 MOST_ITERATIONS = 1_000_000
-_JOB_KEYS = ("iterations", "start_ms", "noise_ms", "control", "at")
+_JOB_KEYS = ("iterations", "start_ms", "noise_ms", "noise", "control", "at")
 _FILE_KEYS = ("workers", "connections")
 
 
@@ -41,7 +42,7 @@ class DescribedJob:
         name: unique.
         traffic: of an iteration.
         iterations: after which it ends.
-        start_ns, noise_ns: as of `NetworkJob`.
+        start_ns, noise_ns, measured_noise_ns: as of `NetworkJob`.
         control: its own, whatever is compared; None: the one that is compared.
         at: the names of its hosts; empty: where the placement puts it.
         fingerprint: of its traffic, which identifies runs.
@@ -55,14 +56,16 @@ class DescribedJob:
     control: str | None = None
     at: tuple[str, ...] = ()
     fingerprint: str = ""
+    measured_noise_ns: tuple[int, ...] = ()
 
 
 def parse_jobs(texts: Sequence[str], iterations: int, noise_ms: float) -> tuple[DescribedJob, ...]:
     """Jobs of texts ``[COUNT*]WHAT[:KEY=VALUE,...]``.
 
     WHAT is a model (`parallelism`), the name of a set of jobs, a file with a profile (NAME.json), or ``chakra=FOLDER``.
-    Keys of all: ``iterations``, ``start_ms``, ``noise_ms``, ``control`` and ``at``, hosts joined by +, each of which
-    gets as many workers; of files: ``workers`` and ``connections``.
+    Keys of all: ``iterations``, ``start_ms``, ``noise_ms`` or ``noise``, a file of measured computing times
+    (`measured_noise`), ``control`` and ``at``, hosts joined by +, each of which gets as many workers; of files:
+    ``workers`` and ``connections``.
 
     Raises:
         UsageError: one of them is wrong; the message says which.
@@ -132,6 +135,8 @@ def _with_keys(job: DescribedJob, values: dict[str, str]) -> DescribedJob:
             else default
         )
 
+    if "noise" in values and "noise_ms" in values:
+        raise UsageError(f"job {job.name}: noise: expected without noise_ms")
     iterations = values.get("iterations")
     if "control" in values:
         parse_control(values["control"])
@@ -145,7 +150,24 @@ def _with_keys(job: DescribedJob, values: dict[str, str]) -> DescribedJob:
         control=values.get("control"),
         at=tuple(values["at"].split("+")) if "at" in values else (),
         fingerprint=digest(repr(job.traffic)),
+        measured_noise_ns=measured_noise(Path(values["noise"])) if "noise" in values else (),
     )
+
+
+def measured_noise(path: Path) -> tuple[int, ...]:
+    """Of a file with a JSON list of computing times in milliseconds: what each differs from their mean, in ns.
+
+    Raises UsageError for a file that has something else, or fewer than two.
+    """
+    listed = read_json(path)
+    if not isinstance(listed, list) or len(listed) < 2:
+        raise UsageError(f"{path}: expected a list of two or more computing times in ms, got {shown(listed)}")
+    times = [
+        check_number(each, field=f"{path}[{place}]", lowest=0, highest=1e9)
+        for place, each in enumerate(listed)
+    ]
+    mean_ms = fmean(times)
+    return tuple(round((each - mean_ms) * NS_PER_MS) for each in times)
 
 
 # -- places ------------------------------------------------------------------------------------------------------------
@@ -286,7 +308,8 @@ class JobsInNetwork(ComparisonWorkload):
                 job.iterations,
                 job.start_ns,
                 job.noise_ns,
-                gpus,
+                slots=gpus,
+                measured_noise_ns=job.measured_noise_ns,
             )
             for job, (hosts, gpus) in zip(self.jobs, places, strict=True)
         ]

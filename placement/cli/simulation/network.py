@@ -62,7 +62,8 @@ A TOPOLOGY is a name, or a file: a graph or a cluster as JSON, or Slurm's topolo
 {topologies.__doc__.partition(chr(10) + chr(10))[2]}
 A JOB is [COUNT*]WHAT[:KEY=VALUE,...], and WHAT a model, the name of a set of jobs (such as snapshot1), a file of
 MLTCP_PROFILE (or {{"phases": [...]}} with workers=N), or chakra=FOLDER with an execution trace, NAME.RANK.json, of each
-rank. Keys of all are iterations, start_ms, noise_ms, control (its own, whatever is compared) and at, hosts joined by +.
+rank. Keys of all are iterations, start_ms, noise_ms or noise=FILE (measured computing times, a JSON list in ms: each
+iteration has the noise of one), control (its own, whatever is compared) and at, hosts joined by +.
 {parallelism.__doc__.partition(chr(10) + chr(10))[2]}
 A CONTROL is reno, cubic, dctcp, dcqcn, delay or constant, or mltcp_ and one of these, with modifiers after an @:
 mltcp_dcqcn@remaining:both (a shape of F; whether it scales the increase, the decrease or both), @slope=2:intercept=0.5,

@@ -89,7 +89,7 @@ JOB = np.dtype(
         ("intercept", "f8"),
         ("increase", "f8"),  # the exponent of F
         ("decrease", "f8"),  # the exponent of max(1, F)
-        ("noise", "f8"),  # standard deviation, as a share of the computing
+        ("noise", "f8"),  # what a nanosecond of noise is of the computing
         ("scale", "f8"),  # of this iteration's computing
         ("first_step", "i8"),
         ("steps", "i8"),
@@ -138,7 +138,7 @@ class ShareState(NamedTuple):
     Attributes:
         core, messages, links, places, steps, jobs, connections, parts, ended: of the records above.
         nexts: the steps that wait for each step, one after the other.
-        noise: for each job, standard normal numbers, used in turn.
+        noise: for each job, that of its iterations in nanoseconds, used in turn.
         due: what happens next: ends of messages, steps, starts of jobs, and fills that are due, numbered in this order.
         levels: of the links, and of the peaks of messages, in the group that is filled.
         seeds, group, group_links: scratch.

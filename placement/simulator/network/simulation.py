@@ -101,7 +101,9 @@ def _alone_ns(
     step_ns: int,
 ) -> float:
     """The shortest of the job's first iterations without other jobs and noise."""
-    single = replace(job, iterations=min(job.iterations, _ALONE_ITERATIONS), start_ns=0, noise_ns=0)
+    single = replace(
+        job, iterations=min(job.iterations, _ALONE_ITERATIONS), start_ns=0, noise_ns=0, measured_noise_ns=()
+    )
     settings = replace(settings, duration_ns=1 << 60)
     course = _run(network, [single], [ways], settings, step_ns, [1.0]).jobs[0]
     return float((course.ends_ns - course.begins_ns).min())

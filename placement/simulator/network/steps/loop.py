@@ -125,7 +125,7 @@ def _seen(state: StepState, law: Record, flow: Record, number: int, step_ns: int
     """What the packets met that are acknowledged now; enters what those of the last step met.
 
     Packets are acknowledged a round trip after they were sent, which is as long as the queue that they met: the ones
-    that are sent now overtake none.
+    that are sent now overtake none. Those of a step were sent in its middle, and are heard of in the middle of one.
     """
     at = state.counts[STEPS]
     state.marks[at & (HISTORY - 1), number] = flow.wait if law.base == _DELAY else 1 - flow.unmarked
@@ -134,7 +134,7 @@ def _seen(state: StepState, law: Record, flow: Record, number: int, step_ns: int
     while flow.read < at:
         place = (flow.read + 1) & (HISTORY - 1)
         age = at - flow.read - 1
-        if age * step_ns < flow.base_rtt + state.waits[place, number] and age < HISTORY - 2:
+        if (age + 1) * step_ns < flow.base_rtt + state.waits[place, number] and age < HISTORY - 2:
             break
         flow.read += 1
         total += state.marks[place, number]

@@ -121,10 +121,8 @@ JOB = np.dtype(
         ("iterations", "i8"),
         ("iteration", "i8"),
         ("pending", "i8"),  # steps of the iteration
-        ("noise", "f8"),
         ("began", "i8"),
         ("first_row", "i8"),  # of its iterations
-        ("random", "u8"),
         ("latest", "i8"),  # end of a step
     ]
 )
@@ -160,6 +158,8 @@ class StepState(NamedTuple):
     events: EventHeap
     begins: np.ndarray
     ends: np.ndarray
+    noise: np.ndarray
+    """Of the computing of each iteration."""
     levels: np.ndarray
     """Of each link: none before those that lead to it."""
     marks: np.ndarray

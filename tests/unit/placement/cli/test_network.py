@@ -163,3 +163,17 @@ def test_a_set_of_jobs_comes_with_its_phases():
     assert len(jobs) > 1
     assert all(job.noise_ns == 2_000_000 and job.iterations > 1 for job in jobs)
     assert len({job.name for job in jobs}) == len(jobs)
+
+
+def test_noise_is_drawn_from_a_file_of_computing_times(tmp_path):
+    times = tmp_path / "times.json"
+    times.write_text("[10, 11, 15]")
+    [job] = parse_jobs([f"vgg16:noise={times}"], 1, 0.1)
+    assert job.measured_noise_ns == (-2_000_000, -1_000_000, 3_000_000)
+    with pytest.raises(UsageError, match="noise: expected without noise_ms"):
+        parse_jobs([f"vgg16:noise={times},noise_ms=1"], 1, 0)
+    times.write_text("[10]")
+    with pytest.raises(
+        UsageError, match=r"times\.json: expected a list of two or more computing times in ms, got"
+    ):
+        parse_jobs([f"vgg16:noise={times}"], 1, 0)

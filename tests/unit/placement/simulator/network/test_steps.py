@@ -19,7 +19,7 @@ from placement.simulator.network.laws.run import RunSettings
 from placement.simulator.network.laws.run import simulate as simulate_windows
 from placement.simulator.network.laws.workload import ModelLink, one_burst
 from placement.simulator.network.outcome import NetworkOutcome
-from placement.simulator.network.simulation import SimulationSettings, default_step_ns, simulate
+from placement.simulator.network.simulation import MODES, SimulationSettings, default_step_ns, simulate
 from placement.simulator.network.steps.build import build
 from placement.simulator.network.steps.loop import run
 from placement.simulator.network.topology import Marking, Network, NetworkLink, Pause
@@ -342,3 +342,14 @@ def test_input_that_does_not_fit_is_refused() -> None:
         NetworkLaw(Control.DELAY, constants=(("beat", 1.0),))
     with pytest.raises(UsageError, match=r"mode: expected one of steps, shares, got 'packets'"):
         SimulationSettings(mode="packets")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_measured_noise_is_that_of_the_iterations(mode: str) -> None:
+    law = NetworkLaw(Control.CONSTANT, constants=(("rate_bps", RATE_BPS),))
+    job = replace(sender(0, law, 22, 16.6, 40), measured_noise_ns=(-MS, 0, 3 * MS))
+    course = simulate(dumbbell(2), [job], [[(0, 2)]], SimulationSettings(mode, seed=7)).jobs[0]
+    noise = job.noise(7, 40)
+    assert set(noise) == {-MS, 0, 3 * MS}
+    assert course.ends_ns - course.begins_ns - course.alone_ns == pytest.approx(noise, abs=20)
+    assert np.array_equal(job.noise(7, 9), noise[:9])
