@@ -140,7 +140,8 @@ def run_case(program: Path, case: DumbbellCase, seed: int) -> dict:
 
 
 DEVICE_PACKETS = 1.5
-"""In the device and on the wire: packets of which ns-3's queue, and its threshold, do not know."""
+"""In the device and on the wire: packets of which ns-3's queue, and its threshold, do not know. A packet finds
+up to one more or less than the even flow of the step mode: a step at K is a ramp of two packets there."""
 
 
 def step_means(case: DumbbellCase, seed: int) -> list[float]:
@@ -155,7 +156,7 @@ def step_means(case: DumbbellCase, seed: int) -> list[float]:
             rate_bps,
             2 * hop_ns,
             (case.limit + DEVICE_PACKETS) * packet,
-            Marking(at, at) if case.marks_at else None,
+            Marking(at - packet, at + packet) if case.marks_at else None,
         )
     ]
     for k in range(case.jobs):
@@ -163,9 +164,10 @@ def step_means(case: DumbbellCase, seed: int) -> list[float]:
         links.append(NetworkLink("right", f"to{k}", 4 * rate_bps, hop_ns))
     hosts = tuple(f"{end}{k}" for k in range(case.jobs) for end in ("from", "to"))
     f = Aggressiveness() if case.f else Aggressiveness(Shape.ONE)
-    law = NetworkLaw(
-        Control[case.control.upper()], f, constants=(("packet_bytes", float(packet)), ("idle_restart", 0.0))
-    )
+    constants = {"packet_bytes": float(packet), "idle_restart": 0.0}
+    if case.control == "cubic":
+        constants["recent_jiffies"] = 0.0
+    law = NetworkLaw(Control[case.control.upper()], f, constants=tuple(constants.items()))
     traffic = Traffic(
         2, (IterationStep(int(COMPUTE_S * 1e9), (Message(0, 1, case.sending_s * rate_bps / 8),)),)
     )

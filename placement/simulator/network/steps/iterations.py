@@ -10,6 +10,8 @@ from placement.simulator.network.steps.records import StepState
 
 ACTIVE, CHANGED, FLOW_STEPS, STEPS, UNFINISHED = range(5)
 """Places in `StepState.counts`."""
+LEAVING = 2
+"""`is_active` of a flow that is on the list of active ones and has nothing to send any more."""
 
 
 @compiled
@@ -84,11 +86,11 @@ def _send(state: StepState, m: int, now: int) -> None:
     flow.began = now
     begin_sending(state.laws[flow.law], flow, now, is_new)
     if flow.is_active == 0:
-        flow.is_active = 1
         state.active[state.counts[ACTIVE]] = message.flow
         state.counts[ACTIVE] += 1
         state.counts[CHANGED] = 1
         flow.read, flow.seen = state.counts[STEPS] + 1, 0.0
+    flow.is_active = 1
 
 
 @compiled

@@ -15,6 +15,7 @@ from placement.simulator.network.steps.iterations import (
     ACTIVE,
     CHANGED,
     FLOW_STEPS,
+    LEAVING,
     STEPS,
     UNFINISHED,
     begin_iteration,
@@ -94,7 +95,7 @@ def _account(state: StepState, number: int, flow: Record, now: int, step_ns: int
     elif flow.head >= 0 and flow.left <= 0:
         finish_message(state, flow)
     if flow.head < 0 and flow.queue < _RESIDUE:
-        flow.is_active = 0
+        flow.is_active = LEAVING
         state.counts[CHANGED] = 1
 
 
@@ -284,10 +285,11 @@ def _list_active(state: StepState) -> None:
     count = 0
     for i in range(state.counts[ACTIVE]):
         number = state.active[i]
-        if state.flows[number].is_active:
+        if state.flows[number].is_active == 1:
             state.active[count] = number
             count += 1
         else:
+            state.flows[number].is_active = 0
             _clear(state, state.flows[number])
     old = state.link_starts[len(state.link_starts) - 1]
     state.counts[ACTIVE], state.counts[CHANGED] = count, 0

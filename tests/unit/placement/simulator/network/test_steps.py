@@ -353,3 +353,14 @@ def test_measured_noise_is_that_of_the_iterations(mode: str) -> None:
     assert set(noise) == {-MS, 0, 3 * MS}
     assert course.ends_ns - course.begins_ns - course.alone_ns == pytest.approx(noise, abs=20)
     assert np.array_equal(job.noise(7, 9), noise[:9])
+
+
+def test_a_connection_that_goes_on_when_it_has_just_become_idle_sends_each_byte_once() -> None:
+    burst = (Message(0, 1, 1e5),)
+    steps = tuple(IterationStep(1000 + 700 * (k % 40), burst, (k - 1,) if k else ()) for k in range(200))
+    law = NetworkLaw(Control.CONSTANT, constants=(("rate_bps", RATE_BPS),))
+    state = build(dumbbell(2), [NetworkJob("job", Traffic(2, steps), (0, 2), law, 2)], [[(0, 2)] * 200], 1)
+    run(state, default_step_ns(dumbbell(2), [[(0, 2)]]), 1 << 60)
+    assert state.flows["sent_in_all"] == pytest.approx([400 * 1e5], abs=1)
+    computing = sum(step.compute_ns for step in steps)
+    assert state.ends - state.begins == pytest.approx(computing + 200 * (80_000 + 20_000), rel=1e-3)
