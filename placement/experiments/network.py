@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.json_files import read_json
 from mltcp.core.policy_names import CASSINI, Vocabulary, split_name
-from mltcp.core.quantities import NS_PER_MS, NS_PER_S, parse_number
+from mltcp.core.quantities import NS_PER_MS, NS_PER_S, check_number, parse_number
 from placement.experiments.cassini import PhasedJobs, SeededJobs, trace_values, traces_of
 from placement.experiments.comparison import (
     Column,
@@ -54,7 +55,7 @@ from placement.traces.sets import JobSet, TracedJob
 
 CHAKRA = "chakra"
 MOST_ITERATIONS = 1_000_000
-_JOB_KEYS = ("iterations", "start_ms", "noise_ms", "control", "class", "at")
+_JOB_KEYS = ("iterations", "start_ms", "noise_ms", "noise", "control", "class", "at")
 _FILE_KEYS = ("workers", "connections")
 
 
@@ -66,7 +67,7 @@ class DescribedJob:
         name: unique.
         traffic: of an iteration.
         iterations: after which it ends.
-        start_ns, noise_ns: as of `NetworkJob`.
+        start_ns, noise_ns, measured_noise_ns: as of `NetworkJob`.
         control: its own, whatever is compared; None: the one that is compared.
         traffic_class: as of `NetworkJob`.
         at: the names of its hosts; empty: where the placement puts it.
@@ -82,15 +83,17 @@ class DescribedJob:
     traffic_class: int | RemainingClass = 0
     at: tuple[str, ...] = ()
     fingerprint: str = ""
+    measured_noise_ns: tuple[int, ...] = ()
 
 
 def parse_jobs(texts: Sequence[str], iterations: int, noise_ms: float) -> tuple[DescribedJob, ...]:
     """Jobs of texts ``[COUNT*]WHAT[:KEY=VALUE,...]``.
 
     WHAT is a model (`parallelism`), the name of a set of jobs, a file with a profile (NAME.json), or ``chakra=FOLDER``.
-    Keys of all: ``iterations``, ``start_ms``, ``noise_ms``, ``control``, ``class`` (a number, or ``remaining:10:40``,
-    the bounds of `RemainingClass` in milliseconds) and ``at``, hosts joined by +, each of which gets as many workers;
-    of files: ``workers`` and ``connections``.
+    Keys of all: ``iterations``, ``start_ms``, ``noise_ms`` or ``noise``, a file of measured computing times
+    (`measured_noise`), ``control``, ``class`` (a number, or ``remaining:10:40``, the bounds of `RemainingClass` in
+    milliseconds) and ``at``, hosts joined by +, each of which gets as many workers; of files: ``workers`` and
+    ``connections``.
 
     Raises:
         UsageError: one of them is wrong; the message says which.
@@ -160,6 +163,8 @@ def _with_keys(job: DescribedJob, values: dict[str, str]) -> DescribedJob:
             else default
         )
 
+    if "noise" in values and "noise_ms" in values:
+        raise UsageError(f"job {job.name}: noise: expected without noise_ms")
     iterations = values.get("iterations")
     if "control" in values:
         parse_control(values["control"])
@@ -174,6 +179,7 @@ def _with_keys(job: DescribedJob, values: dict[str, str]) -> DescribedJob:
         traffic_class=_class(values.get("class", "0"), f"job {job.name}: class"),
         at=tuple(values["at"].split("+")) if "at" in values else (),
         fingerprint=digest(repr(job.traffic)),
+        measured_noise_ns=measured_noise(Path(values["noise"])) if "noise" in values else (),
     )
 
 
@@ -183,6 +189,22 @@ def _class(text: str, where: str) -> int | RemainingClass:
         return whole_number(text, where, CLASSES - 1, least=0)
     bounds_ms = [parse_number(each, field=where, lowest=0, highest=1e9) for each in bounds]
     return RemainingClass(tuple(round(each * NS_PER_MS) for each in bounds_ms))
+
+
+def measured_noise(path: Path) -> tuple[int, ...]:
+    """Of a file with a JSON list of computing times in milliseconds: what each differs from their mean, in ns.
+
+    Raises UsageError for a file that has something else, or fewer than two.
+    """
+    listed = read_json(path)
+    if not isinstance(listed, list) or len(listed) < 2:
+        raise UsageError(f"{path}: expected a list of two or more computing times in ms, got {shown(listed)}")
+    times = [
+        check_number(each, field=f"{path}[{place}]", lowest=0, highest=1e9)
+        for place, each in enumerate(listed)
+    ]
+    mean_ms = fmean(times)
+    return tuple(round((each - mean_ms) * NS_PER_MS) for each in times)
 
 
 # -- places ------------------------------------------------------------------------------------------------------------
@@ -325,6 +347,7 @@ class JobsInNetwork(ComparisonWorkload):
                 job.noise_ns,
                 job.traffic_class,
                 slots=gpus,
+                measured_noise_ns=job.measured_noise_ns,
             )
             for job, (hosts, gpus) in zip(self.jobs, places, strict=True)
         ]

@@ -33,6 +33,8 @@ ROUND_TRIP_NS = 150_000
 BUCKET_S = 0.5e-3
 """What the lab's token bucket lets through before packets queue: so much less of real queue when marks begin."""
 NOISE_NS = 4_000_000
+RTO_US = 5e3
+"""The lab's least retransmission time-out, after which an idle connection shrinks its window."""
 PIECE_S = 0.005
 LEARNING = 2
 """Iterations that the kernel's tracker needs before F is in force; the simulator has it from the first on."""
@@ -106,7 +108,10 @@ def iteration_of(job: dict, rate_mbit: float) -> Traffic:
 def law_of(setting: dict) -> NetworkLaw:
     """The congestion control of a setting."""
     shape = Shape.ONE if setting["f"] is None else Shape.from_name(setting["f"])
-    return NetworkLaw(Control[setting["control"].upper()], Aggressiveness.of_shape(shape))
+    constants = (("rto_us", RTO_US),)
+    return NetworkLaw(
+        Control[setting["control"].upper()], Aggressiveness.of_shape(shape), constants=constants
+    )
 
 
 def undisturbed_runs(setting: dict) -> Iterator[tuple[int, list[float]]]:
@@ -142,7 +147,7 @@ def simulated(setting: dict, seed: int, mode: str) -> LabOutcome:
         messages = [len(job.traffic.messages) for job in jobs]
         ways = [ways * each for ways, each in zip(routes, messages, strict=True)]
         outcome = simulation.simulate(
-            network, jobs, ways, simulation.NetworkSettings(mode, seed=1000 * seed + part)
+            network, jobs, ways, simulation.SimulationSettings(mode, seed=1000 * seed + part)
         )
         for k, job_course in enumerate(outcome.jobs):
             slowdowns[k] += [float(each) for each in job_course.slowdowns]

@@ -2,6 +2,7 @@
 
 Compiles `ns3_dumbbell.cc` against the wheel (``pip install --no-deps ns3`` has headers and libraries), runs every case
 that `data/ns3.json` lacks, and writes them there one by one. ns-3 is a tool of this comparison and no dependency.
+Without ``--ns3``, what is there is compared with the step mode.
 """
 
 from __future__ import annotations
@@ -14,8 +15,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+
+import numpy as np
+
+from mltcp.control.aggressiveness import Aggressiveness, Shape
+from placement.simulator.network.laws.network_law import Control, NetworkLaw
+from placement.simulator.network.simulation import SimulationSettings, simulate
+from placement.simulator.network.topology import Marking, Network, NetworkLink
+from placement.simulator.network.traffic import IterationStep, Message, NetworkJob, Traffic
 
 DATA = Path(__file__).parent / "data" / "ns3.json"
 SOURCE = Path(__file__).with_name("ns3_dumbbell.cc")
@@ -127,14 +136,101 @@ def run_case(program: Path, case: DumbbellCase, seed: int) -> dict:
     }
 
 
+# -- the step mode ------------------------------------------------------------------------------
+
+
+DEVICE_PACKETS = 1.5
+"""In the device and on the wire: packets of which ns-3's queue, and its threshold, do not know. A packet finds
+up to one more or less than the even flow of the step mode: a step at K is a ramp of two packets there."""
+
+
+def step_means(case: DumbbellCase, seed: int) -> list[float]:
+    """The mean slowdown of each iteration in the step mode, with ns-3's windows, which pauses keep."""
+    packet, rate_bps = case.segment + HEADERS, case.gbps * 1e9
+    hop_ns, draws = 12_500, np.random.default_rng(seed)
+    at = (case.marks_at + DEVICE_PACKETS) * packet
+    links = [
+        NetworkLink(
+            "left",
+            "right",
+            rate_bps,
+            2 * hop_ns,
+            (case.limit + DEVICE_PACKETS) * packet,
+            Marking(at - packet, at + packet) if case.marks_at else None,
+        )
+    ]
+    for k in range(case.jobs):
+        links.append(NetworkLink(f"from{k}", "left", 4 * rate_bps, hop_ns))
+        links.append(NetworkLink("right", f"to{k}", 4 * rate_bps, hop_ns))
+    hosts = tuple(f"{end}{k}" for k in range(case.jobs) for end in ("from", "to"))
+    f = Aggressiveness() if case.f else Aggressiveness(Shape.ONE)
+    constants = {"packet_bytes": float(packet), "idle_restart": 0.0}
+    if case.control == "cubic":
+        constants["recent_jiffies"] = 0.0
+    law = NetworkLaw(Control[case.control.upper()], f, constants=tuple(constants.items()))
+    traffic = Traffic(
+        2, (IterationStep(int(COMPUTE_S * 1e9), (Message(0, 1, case.sending_s * rate_bps / 8),)),)
+    )
+    starts_s = draws.uniform(0, 1e-4, case.jobs) + case.offset * case.sending_s * np.arange(case.jobs)
+    jobs = [
+        NetworkJob(f"job{k}", traffic, (2 * k, 2 * k + 1), law, ITERATIONS, int(start_s * 1e9))
+        for k, start_s in enumerate(starts_s)
+    ]
+    routes = [[[1 + 2 * k, 0, 2 + 2 * k]] for k in range(case.jobs)]
+    outcome = simulate(Network(hosts, tuple(links)), jobs, routes, SimulationSettings(seed=seed))
+    return [float(each) for each in np.mean([job.slowdowns for job in outcome.jobs], axis=0)]
+
+
+def compared(runs: list[dict], seeds: int) -> Iterator[str]:
+    """A Markdown table, line by line: each case as it is there and here, and whether its mean agrees.
+
+    It agrees if it is within 0.03 (with F) or 0.05, or within the range of ns-3's seeds.
+    """
+    yield "| control, Gbit/s | start | ns-3 by seed | steps (range) | iterations 0 3 6 9 19: both | agrees |"
+    yield "|---|---|---|---|---|---|"
+    names = [each.name for each in fields(DumbbellCase)]
+    agree: dict[bool, list[bool]] = {True: [], False: []}
+    for case in dict.fromkeys(DumbbellCase(**{name: run[name] for name in names}) for run in runs):
+        there = np.array(
+            [
+                np.mean([job[:ITERATIONS] for job in run["slowdowns"]], axis=0)
+                for run in runs
+                if all(run[name] == getattr(case, name) for name in names)
+            ]
+        )
+        here = np.array([step_means(case, seed) for seed in range(1, seeds + 1)])
+        means, ours = there.mean(axis=1), here.mean(axis=1)
+        off = abs(ours.mean() - means.mean())
+        agree[case.f].append(
+            bool(off <= (0.03 if case.f else 0.05) or means.min() <= ours.mean() <= means.max())
+        )
+        marks = "" if case.marks_at else ", drop-tail"
+        courses = [
+            "  ".join(f"{each.mean(axis=0)[k]:.2f}" for k in (0, 3, 6, 9, 19)) for each in (there, here)
+        ]
+        yield (
+            f"| {'MLTCP ' if case.f else ''}{case.control}, {case.gbps:g}{marks}, {case.jobs} jobs | {case.offset:g} "
+            f"| {', '.join(f'{each:.3f}' for each in means)} "
+            f"| {ours.mean():.3f} ({ours.min():.3f}..{ours.max():.3f}) "
+            f"| {'; '.join(courses)} | {'yes' if agree[case.f][-1] else '**no**'} |"
+        )
+    yield ""
+    for f, found in agree.items():
+        yield f"{'With F' if f else 'Bases'}: {sum(found)} of {len(found)} agree."
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run what is missing."""
+    """Run what is missing, or compare."""
     parser = argparse.ArgumentParser(prog="python -m tests.network.ns3", description=__doc__)
-    parser.add_argument("--ns3", type=Path, required=True)
+    parser.add_argument("--ns3", type=Path, help="run what is missing; without it: compare")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--parallel", type=int, default=2)
     given = parser.parse_args(arguments)
     runs = json.loads(DATA.read_text()) if DATA.exists() else []
+    if given.ns3 is None:
+        for line in compared(runs, given.seeds):
+            print(line, flush=True)
+        return 0
     known = {
         json.dumps({key: run[key] for key in run if key not in ("slowdowns", "marked", "dropped")})
         for run in runs

@@ -122,7 +122,8 @@ static void SetDefaults(const std::string &control, uint32_t segment, bool ecn, 
     Config::SetDefault("ns3::TcpSocketBase::UseEcn", StringValue(ecn ? "On" : "Off"));
     Config::SetDefault("ns3::TcpSocketBase::MinRto", TimeValue(MilliSeconds(200)));
     Config::SetDefault("ns3::TcpSocketBase::ClockGranularity", TimeValue(MicroSeconds(10)));
-    // Marks by a step: weight 1, and both thresholds at one place.
+    // Marks by a step: weight 1, both thresholds at one place, and no ramp ("gentle") from there to twice as much.
+    Config::SetDefault("ns3::RedQueueDisc::Gentle", BooleanValue(false));
     Config::SetDefault("ns3::RedQueueDisc::UseEcn", BooleanValue(true));
     Config::SetDefault("ns3::RedQueueDisc::UseHardDrop", BooleanValue(false));
     Config::SetDefault("ns3::RedQueueDisc::QW", DoubleValue(1));

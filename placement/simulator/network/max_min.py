@@ -105,7 +105,7 @@ JOB = np.dtype(
         ("intercept", "f8"),
         ("increase", "f8"),  # the exponent of F
         ("decrease", "f8"),  # the exponent of max(1, F)
-        ("noise", "f8"),  # standard deviation, as a share of the computing
+        ("noise", "f8"),  # what a nanosecond of noise is of the computing
         ("scale", "f8"),  # of this iteration's computing
         ("first_step", "i8"),
         ("steps", "i8"),
@@ -171,7 +171,7 @@ class ShareState(NamedTuple):
     Attributes:
         core, messages, links, places, steps, jobs, connections, parts, ended: of the records above.
         nexts: the steps that wait for each step, one after the other.
-        noise: for each job, standard normal numbers, used in turn.
+        noise: for each job, that of its iterations in nanoseconds, used in turn.
         bounds: of traffic classes that follow from what is left, in picoseconds.
         class_weights: of each link and class.
         queues: of `class_shares.QUEUE`, for each link and class.

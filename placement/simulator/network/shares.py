@@ -12,7 +12,6 @@ the share mode does not know: its equal jobs part by themselves, here they do no
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -302,7 +301,7 @@ def share_state(
         parts=parts,
         ended=np.zeros(_LOG + len(jobs), ENDED),
         nexts=nexts,
-        noise=np.array([_noise(settings.seed, job.name) for job in jobs]),
+        noise=np.array([job.noise(settings.seed, _NOISE) for job in jobs]),
         bounds=np.array(bounds, np.int64),
         class_weights=_class_weights(network),
         queues=np.zeros(classes * len(links), QUEUE),
@@ -312,10 +311,6 @@ def share_state(
         group=np.zeros(len(messages), np.int64),
         group_links=np.zeros(len(links), np.int64),
     )
-
-
-def _noise(seed: int, name: str) -> np.ndarray:
-    return np.random.default_rng((seed, zlib.crc32(name.encode()))).standard_normal(_NOISE)
 
 
 def _links(network: Network) -> np.ndarray:
@@ -426,7 +421,7 @@ def _jobs(
         record["shape"], record["slope"], record["intercept"] = int(f.shape), f.slope, f.intercept
         record["increase"], record["decrease"] = exponent * law.increase, exponent * law.decrease
         longest = _longest_ns(job)
-        record["noise"] = job.noise_ns / longest if longest else 0.0
+        record["noise"] = 1 / longest if longest else 0.0
         record["iterations"], record["parts"] = job.iterations, -1
         record["first_step"], record["steps"] = _span(steps["job"], number)
         record["first_message"], record["messages"] = _span(messages["job"], number)

@@ -125,7 +125,12 @@ def _alone_ns(
 ) -> float:
     """The shortest of the job's first iterations without other jobs and noise, on the links that it uses."""
     single = replace(
-        job, iterations=min(job.iterations, _ALONE_ITERATIONS), start_ns=0, noise_ns=0, holds_ns=()
+        job,
+        iterations=min(job.iterations, _ALONE_ITERATIONS),
+        start_ns=0,
+        noise_ns=0,
+        measured_noise_ns=(),
+        holds_ns=(),
     )
     numbers = {link: number for number, link in enumerate(sorted({link for way in ways for link in way}))}
     own = replace(network, links=tuple(network.links[link] for link in numbers))

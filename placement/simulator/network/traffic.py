@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mltcp.core.errors import UsageError, shown
 from placement.simulator.network.laws.network_law import NetworkLaw
@@ -94,11 +98,12 @@ class NetworkJob:
         law: of all its flows.
         iterations: after which it ends.
         start_ns: when the first one begins.
-        noise_ns: standard deviation of the computing of an iteration; 0: none.
+        noise_ns: standard deviation of the computing of an iteration, which is normal; 0: none.
         traffic_class: of its messages, 0 to 7, at links with queues for classes; 7 goes first.
         slots: the GPU of its host that each worker has, which decides its NIC; empty: counted from 0 on each host.
         holds_ns: by how much later each iteration begins than it could, which is no part of it; the mode `steps` alone
             has it; empty: none.
+        measured_noise_ns: instead of `noise_ns`: differences of measured iterations from their mean computing time.
     """
 
     name: str
@@ -111,10 +116,21 @@ class NetworkJob:
     traffic_class: int | RemainingClass = 0
     slots: tuple[int, ...] = ()
     holds_ns: tuple[int, ...] = ()
+    measured_noise_ns: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.traffic_class, RemainingClass) and not 0 <= self.traffic_class < CLASSES:
             raise UsageError(f"job {self.name}: class: expected 0 to {CLASSES - 1}, got {self.traffic_class}")
+
+    def noise(self, seed: int, iterations: int) -> NDArray[np.float64]:
+        """Of the computing of each iteration, in ns; that of the k-th is the same whatever else happens.
+
+        Measured noise is drawn with replacement: it has the tails that were measured, but not their order.
+        """
+        draws = np.random.default_rng((seed, zlib.crc32(self.name.encode())))
+        if self.measured_noise_ns:
+            return draws.choice(np.array(self.measured_noise_ns, np.float64), iterations)
+        return self.noise_ns * draws.standard_normal(iterations)
 
     @property
     def gpus(self) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ from placement.model.compiled import compiled
 from placement.simulator.network.laws.state import HZ, NEVER, Record
 
 _CUBIC_C = 0.4
-_RECENT_JIFFIES = HZ // 32
 _LOW_WINDOW = 16
 _SHORTEST_DELAY_S, _LONGEST_DELAY_S = 4e-3, 16e-3
 
@@ -44,11 +43,15 @@ def _befriend(flow: Record) -> None:
 
 
 @compiled
-def update_cubic(flow: Record, acked: int, now: float) -> None:
-    """bictcp_update()"""
+def update_cubic(flow: Record, acked: int, now: float, recent: float) -> None:
+    """bictcp_update(). While the window stays, `recent` jiffies pass between calculations.
+
+    At round trips of 0.1 ms this starves: growth waits for 32 ms and then makes up for it, by half, times F, a round
+    trip. Whose comes first takes all: 0.04 instead of 0.33 of a link at constant F of 1 and 2.
+    """
     jiffy = int(now * HZ)
     flow.ack_count += acked
-    if flow.last_cwnd == flow.cwnd and jiffy - flow.last_jiffy <= _RECENT_JIFFIES:
+    if flow.last_cwnd == flow.cwnd and jiffy - flow.last_jiffy < recent:
         return
     if flow.epoch == NEVER or jiffy != flow.last_jiffy:
         flow.last_cwnd, flow.last_jiffy = flow.cwnd, jiffy

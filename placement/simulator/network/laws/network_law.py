@@ -45,7 +45,7 @@ _WINDOW = {
 
 DEFAULTS: Mapping[Control, Mapping[str, float]] = {
     Control.RENO: _WINDOW,
-    Control.CUBIC: {**_WINDOW, "hystart": 1.0},
+    Control.CUBIC: {**_WINDOW, "hystart": 1.0, "recent_jiffies": 8.0},  # HZ / 32 at 250 Hz; 0 for RFC 9438
     Control.DCTCP: _WINDOW,
     # Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM 2015.
     Control.DCQCN: {

@@ -11,6 +11,7 @@ from mltcp.core.errors import MltcpError, UsageError, shown
 from mltcp.core.extras import not_installed
 from mltcp.core.quantities import check_number
 from placement.simulator.network.laws.law import Base, WindowLaw
+from placement.simulator.network.laws.network_law import DEFAULTS, Control
 from placement.simulator.network.laws.workload import FRAME_BYTES, ModelLink, PeriodicJob
 
 CONVERGED_WITHIN = 0.05
@@ -250,6 +251,7 @@ def _law_records(laws: Sequence[WindowLaw], state: Any) -> Any:
         record["slope"], record["intercept"] = f.slope, f.intercept
         record["decrease"], record["increase"] = law.decrease, law.increase
         record["reference"], record["learning"] = law.reference_s, law.learning_iterations
+        record["recent_jiffies"] = DEFAULTS[Control.CUBIC]["recent_jiffies"]
     return records
 
 

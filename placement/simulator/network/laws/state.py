@@ -47,6 +47,7 @@ LAW = np.dtype(
         ("increase", "f8"),
         ("reference", "f8"),
         ("learning", "i8"),  # iterations until F is in force
+        ("recent_jiffies", "f8"),  # of CUBIC
     ]
 )
 

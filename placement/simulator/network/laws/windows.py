@@ -20,7 +20,7 @@ QUEUED = 1 + 1 / 8
 @compiled
 def _avoid(law: Record, flow: Record, acked: int, now: float) -> None:
     if law.base == CUBIC:
-        update_cubic(flow, acked, now)
+        update_cubic(flow, acked, now, law.recent_jiffies)
         add_packets(flow, flow.cubic_count, acked)
     else:
         add_packets(flow, flow.cwnd, acked)

@@ -57,7 +57,7 @@ def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: in
     connections = _connections(jobs, ways)
     flows, hops = _flows(network, links, jobs, connections, law_numbers, seed)
     flow_numbers = {key: number for number, key in enumerate(connections)}
-    job_records, steps, messages, nexts = _jobs(jobs, ways, flow_numbers, seed)
+    job_records, steps, messages, nexts = _jobs(jobs, ways, flow_numbers)
     for flow in flows:
         flow["iteration_bytes"] = 0.0
         prepare(laws[flow["law"]], flow)
@@ -80,6 +80,7 @@ def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: in
         np.full(rows, -1, np.int64),
         np.full(rows, -1, np.int64),
         _holds(jobs, rows),
+        np.concatenate([np.zeros(0), *(job.noise(seed, job.iterations) for job in jobs)]),
         levels,
         _class_bounds(jobs),
         # Not a power of 2 apart: the flows' present places would share a few sets of the cache.
@@ -194,7 +195,6 @@ def _jobs(
     jobs: Sequence[NetworkJob],
     ways: Sequence[Sequence[_Way]],
     flows: dict[_Connection, int],
-    seed: int,
 ) -> tuple[Any, Any, Any, Any]:
     total = sum(job.iterations for job in jobs)
     if total > _MOST_ITERATIONS:
@@ -208,8 +208,7 @@ def _jobs(
         record = records[number]
         record["first_step"], record["steps"] = step, len(job.traffic.steps)
         record["iterations"], record["first_row"] = job.iterations, row
-        record["noise"], record["began"] = job.noise_ns, job.start_ns
-        record["random"] = _random_state(seed, job.name, ())
+        record["began"] = job.start_ns
         row += job.iterations
         waiting = followers(job.name, job.traffic.steps)
         ways_left = iter(ways[number])
@@ -239,7 +238,7 @@ def _holds(jobs: Sequence[NetworkJob], rows: int) -> Any:
 
 
 def _random_state(seed: int, name: str, key: tuple[int, ...]) -> np.uint64:
-    """Of a job or a flow: it depends on neither the order nor the number of the others."""
+    """Of a flow: it depends on neither the order nor the number of the others."""
     digest = hashlib.blake2b(repr((seed, name, key)).encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))
 

@@ -30,20 +30,17 @@ def draw(owner: Record) -> float:
 
 @compiled
 def begin_iteration(state: StepState, job_number: int, now: int) -> None:
-    """Begin the steps that wait for none, all with the same noise (normal)."""
+    """Begin the steps that wait for none, all with the same noise."""
     job = state.jobs[job_number]
     now = now + state.holds[job.first_row + job.iteration]
     job.began, job.latest = now, now
     job.pending = job.steps
-    noise = 0.0
-    if job.noise > 0:
-        radius = math.sqrt(-2 * math.log(1 - draw(job)))
-        noise = job.noise * radius * math.cos(2 * math.pi * draw(job))
+    noise = int(state.noise[job.first_row + job.iteration])
     for number in range(job.first_step, job.first_step + job.steps):
         step = state.steps[number]
         step.waiting = step.waits
         if step.waits == 0:
-            put(state.events, number, now + max(0, step.compute + int(noise)))
+            put(state.events, number, now + max(0, step.compute + noise))
 
 
 @compiled

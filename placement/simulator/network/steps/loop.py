@@ -147,7 +147,8 @@ def _seen(state: StepState, law: Record, flow: Record, number: int, at: int, ste
     """What the packets met that are acknowledged now; enters what those of the last step met.
 
     Packets are acknowledged a round trip after they were sent, which is as long as the queue that they met: the ones
-    that are sent now overtake none. Steps that met nothing are entered only when one comes that did.
+    that are sent now overtake none. Those of a step were sent in its middle, and are heard of in the middle of one.
+    Steps that met nothing are entered only when one comes that did.
     """
     mark = flow.wait if law.base == _DELAY else 1 - flow.unmarked
     if mark == 0 and flow.wait == 0 and flow.noted <= flow.read:
@@ -167,7 +168,7 @@ def _seen(state: StepState, law: Record, flow: Record, number: int, at: int, ste
     while flow.read < at:
         met = state.history[number, (flow.read + 1) & (HISTORY - 1)]
         age = at - flow.read - 1
-        if age * step_ns < flow.base_rtt + met.wait and age < HISTORY - 2:
+        if (age + 1) * step_ns < flow.base_rtt + met.wait and age < HISTORY - 2:
             break
         flow.read += 1
         total += met.mark

@@ -136,10 +136,8 @@ JOB = np.dtype(
         ("iterations", "i8"),
         ("iteration", "i8"),
         ("pending", "i8"),  # steps of the iteration
-        ("noise", "f8"),
         ("began", "i8"),
         ("first_row", "i8"),  # of its iterations
-        ("random", "u8"),
         ("latest", "i8"),  # end of a step
     ]
 )
@@ -188,6 +186,8 @@ class StepState(NamedTuple):
     ends: np.ndarray
     holds: np.ndarray
     """Of each iteration, by how much later it begins than it could."""
+    noise: np.ndarray
+    """Of the computing of each iteration."""
     levels: np.ndarray
     """Of each link: 0 for senders' own ones, and none before those that lead to it."""
     class_bounds: np.ndarray

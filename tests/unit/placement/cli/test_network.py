@@ -170,6 +170,20 @@ def test_a_set_of_jobs_comes_with_its_phases():
     assert len({job.name for job in jobs}) == len(jobs)
 
 
+def test_noise_is_drawn_from_a_file_of_computing_times(tmp_path):
+    times = tmp_path / "times.json"
+    times.write_text("[10, 11, 15]")
+    [job] = parse_jobs([f"vgg16:noise={times}"], 1, 0.1)
+    assert job.measured_noise_ns == (-2_000_000, -1_000_000, 3_000_000)
+    with pytest.raises(UsageError, match="noise: expected without noise_ms"):
+        parse_jobs([f"vgg16:noise={times},noise_ms=1"], 1, 0)
+    times.write_text("[10]")
+    with pytest.raises(
+        UsageError, match=r"times\.json: expected a list of two or more computing times in ms, got"
+    ):
+        parse_jobs([f"vgg16:noise={times}"], 1, 0)
+
+
 # -- traces ------------------------------------------------------------------------------------------------------------
 
 TRACE = "job_id,arrival_s,num_gpus,iterations,model\n0,1.0,1,5,resnet50\n1,2.0,4,6,vgg16\n2,2.0,8,4,vgg16\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,11 +20,12 @@ from placement.simulator.network.laws.run import RunSettings
 from placement.simulator.network.laws.run import simulate as simulate_windows
 from placement.simulator.network.laws.workload import ModelLink, one_burst
 from placement.simulator.network.outcome import NetworkOutcome
-from placement.simulator.network.simulation import SimulationSettings, default_step_ns, simulate
+from placement.simulator.network.simulation import MODES, SimulationSettings, default_step_ns, simulate
 from placement.simulator.network.steps.build import build
 from placement.simulator.network.steps.loop import run
 from placement.simulator.network.topology import CLASSES, ClassQueues, Marking, Network, NetworkLink, Pause
 from placement.simulator.network.traffic import IterationStep, Message, NetworkJob, RemainingClass, Traffic
+from tests.network.against_lab import DATA, agreement, simulated
 
 BASE = Aggressiveness(Shape.ONE)
 RATE_BPS = 10e9
@@ -200,6 +202,7 @@ def test_jobs_part_under_f_as_in_the_window_model(control: Control) -> None:
     [
         (Control.RENO, 0.9, 1.1),
         (Control.DCTCP, 0.85, 1.1),  # 0.86 to 0.95, by seed
+        (Control.CUBIC, 0.9, 1.1),  # of RFC 9438: Linux's starves the smaller
         (Control.DCQCN, 0.2, 0.6),
     ],
 )
@@ -210,6 +213,8 @@ def test_shares_follow_a_constant_f_with_the_exponent_of_the_control(
     is_rate = control is Control.DCQCN
     network = dumbbell(2, rate, RAMP if is_rate else STEP_MARKS, delay_ns=2_000 if is_rate else 25_000)
     law = dcqcn() if control is Control.DCQCN else window_law(control)
+    if control is Control.CUBIC:
+        law = replace(law, constants=(("recent_jiffies", 0.0),))
     jobs = [
         sender(
             i, replace(law, aggressiveness=Aggressiveness(Shape.LINEAR, 0, f)), 0.1, 2000, 1, rate_bps=rate
@@ -447,3 +452,34 @@ def test_input_that_does_not_fit_is_refused() -> None:
         NetworkLaw(Control.DELAY, constants=(("beat", 1.0),))
     with pytest.raises(UsageError, match=r"mode: expected one of steps, shares, got 'packets'"):
         SimulationSettings(mode="packets")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_measured_noise_is_that_of_the_iterations(mode: str) -> None:
+    law = NetworkLaw(Control.CONSTANT, constants=(("rate_bps", RATE_BPS),))
+    job = replace(sender(0, law, 22, 16.6, 40), measured_noise_ns=(-MS, 0, 3 * MS))
+    course = simulate(dumbbell(2), [job], [[(0, 2)]], SimulationSettings(mode, seed=7)).jobs[0]
+    noise = job.noise(7, 40)
+    assert set(noise) == {-MS, 0, 3 * MS}
+    assert course.ends_ns - course.begins_ns - course.alone_ns == pytest.approx(noise, abs=20)
+    assert np.array_equal(job.noise(7, 9), noise[:9])
+
+
+def test_a_connection_that_goes_on_when_it_has_just_become_idle_sends_each_byte_once() -> None:
+    burst = (Message(0, 1, 1e5),)
+    steps = tuple(IterationStep(1000 + 700 * (k % 40), burst, (k - 1,) if k else ()) for k in range(200))
+    law = NetworkLaw(Control.CONSTANT, constants=(("rate_bps", RATE_BPS),))
+    state = build(dumbbell(2), [NetworkJob("job", Traffic(2, steps), (0, 2), law, 2)], [[(0, 2)] * 200], 1)
+    run(state, default_step_ns(dumbbell(2), [[(0, 2)]]), 1 << 60)
+    assert state.flows["sent_in_all"] == pytest.approx([400 * 1e5], abs=1)
+    computing = sum(step.compute_ns for step in steps)
+    assert state.ends - state.begins == pytest.approx(computing + 200 * (80_000 + 20_000), rel=1e-3)
+
+
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_two_equal_jobs_under_f_are_those_of_the_lab(number: int) -> None:
+    setting = json.loads(DATA.read_text())[number]
+    assert (setting["name"], setting["f"]) == ("two equal", "linear")
+    agreed = agreement(setting, [simulated(setting, seed, "steps") for seed in range(2)])
+    assert abs(agreed["slowdown"]) <= 0.05
+    assert abs(agreed["converged"]) <= 2
