@@ -95,6 +95,7 @@ class ShareRun:
             if name not in ("first_step", "first_message", "first_connection"):
                 record[name] = own.jobs[0][name]
         record["number"], record["iterations"] = done, done + job.iterations
+        self._state.noise[number] = own.noise[0]
         self._silence[number], self._workers[number] = silence_ns, job.traffic.workers
         begins = int(self._state.core["now"][0]) + round(hold_ns * PS)
         put(self._state.due, start_item(self._state, number), begins)

@@ -94,7 +94,8 @@ A JOB is [COUNT*]WHAT[:KEY=VALUE,...], and WHAT a model, the name of a set of jo
 MLTCP_PROFILE (or {{"phases": [...]}} with workers=N), or chakra=FOLDER with an execution trace, NAME.RANK.json, of each
 rank. Keys of all are iterations, start_ms, noise_ms or noise=FILE (measured computing times, a JSON list in ms: each
 iteration has the noise of one), control (its own, whatever is compared), at, hosts joined by +, and class, the traffic
-class at links with queues for classes: 0 to 7, of which 7 goes first, or remaining:10:40:160, 7 for a message whose connection has less than 10 ms of the iteration left at line rate, 6 for less than 40 ms, and so on.
+class at links with queues for classes: 0 to 7, of which 7 goes first, or remaining:10:40:160, 7 for a message whose
+connection has less than 10 ms of the iteration left at line rate, 6 for less than 40 ms, and so on.
 {parallelism.__doc__.partition(chr(10) + chr(10))[2]}
 A TRACE is poisson or poisson:jobs=20,load=0.8 or dynamic, drawn for each seed, a set of jobs (a name or JSON), or a CSV
 file as `simulate` reads it. Its jobs wait for GPUs, are placed by each of --policies, and leave; each policy runs under

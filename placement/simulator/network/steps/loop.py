@@ -341,6 +341,8 @@ def _has_left(state: StepState, flow: Record, step_ns: int) -> bool:
         link = state.links[state.hops[flow.tail_hop].link]
         has_class = state.links[link.port].queues > 0
         flow.ahead -= link.room if has_class else link.capacity * step_ns
+        if link.queue == 0:  # whatever rounding has left
+            flow.ahead = 0.0
     while flow.ahead <= 0:
         flow.tail_hop += 1
         if flow.tail_hop >= end:
