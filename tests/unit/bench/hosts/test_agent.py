@@ -13,7 +13,7 @@ def answers(directory, *bodies):
     lines = [CODEC.line(AgentRequest(number, body)) for number, body in enumerate(bodies)]
     os.write(ours[1], b"".join(lines))
     os.close(ours[1])
-    Agent(Namespace(socket=[]), ours[0], theirs[1], directory).serve()
+    Agent(Namespace(socket=[], silence=20.0), ours[0], theirs[1], directory).serve()
     os.close(theirs[1])
     with open(theirs[0], "rb") as file:
         found = [CODEC.value(line) for line in file.read().splitlines()]

@@ -70,12 +70,12 @@ PHASES = st.lists(st.builds(BurstPhase, st.floats(0, 1), st.floats(0.01, 1)), mi
 @settings(max_examples=60)
 def test_no_job_is_faster_than_alone_and_the_link_carries_no_more_than_it_can(jobs, rule, seed):
     burst_jobs = [BurstJob(str(number), tuple(phases)) for number, phases in enumerate(jobs)]
-    quiet = LinkSettings(20, 0.0, class_bounds_s=(0.5, 1.0))
+    quiet = LinkSettings(100, 0.0, class_bounds_s=(0.5, 1.0))
     ratios = throughput_ratios(burst_jobs, rule, [0.0] * len(jobs), seed, quiet)
     assert all(0 <= ratio <= 1 + 1e-9 for ratio in ratios)
     used = sum(ratio * each.send_s / each.alone_s for ratio, each in zip(ratios, burst_jobs, strict=True))
-    # Means are of completed iterations, of which the last may end before those of others.
-    assert used <= 1.25
+    # Means are of completed iterations, of which the last may end long before others' where an order starves a job.
+    assert used <= 1.1 or rule not in (LinkRule.FAIR, LinkRule.RATIO)
 
 
 def test_the_optimum_of_two_jobs_loses_no_more_than_any_rule():

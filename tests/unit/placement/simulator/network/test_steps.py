@@ -450,7 +450,7 @@ def test_input_that_does_not_fit_is_refused() -> None:
         simulate(network, [job], [[(1, 2)]], SimulationSettings())
     with pytest.raises(UsageError, match=r"constants: expected one of .*, got 'beat'"):
         NetworkLaw(Control.DELAY, constants=(("beat", 1.0),))
-    with pytest.raises(UsageError, match=r"mode: expected one of steps, shares, got 'packets'"):
+    with pytest.raises(UsageError, match=r"mode: expected one of steps, shares, auto, got 'packets'"):
         SimulationSettings(mode="packets")
 
 
