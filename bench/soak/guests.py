@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 
+import grpc
+
 from bench.lab.network import namespaces
 from bench.soak import daemon_guests, service_guests, slurm_guests
 from bench.soak.guest_task import ACCOUNTS, BYSTANDER, GuestTask
 from bench.soak.records import Records
 from bench.soak.world import World
 from mltcp.core.errors import MltcpError
+from placement.service.protocol import placement_pb2_grpc
 
 # -- kinds -------------------------------------------------------------------------------------------------------------
 
@@ -91,6 +94,7 @@ def run_guest(task: GuestTask) -> None:
         if task.kind in GUESTS:
             namespaces.enter(task.namespace)
         if task.uid:
+            _import_for_calls()  # as this tree may be closed to the guest's account
             os.setgroups([])
             os.setgid(_group_of(task.uid))
             os.setuid(task.uid)
@@ -100,6 +104,12 @@ def run_guest(task: GuestTask) -> None:
             pass  # the daemon or the service was killed, or has refused
         except Exception as error:
             records.breach(f"{task.kind}, seed {task.seed}: {error!r}")
+
+
+def _import_for_calls() -> None:
+    """Have gRPC import what it imports at the first call."""
+    with grpc.insecure_channel("unix:/dev/null") as channel:
+        placement_pb2_grpc.PlacementStub(channel)
 
 
 # -- those that are there now ------------------------------------------------------------------------------------------
