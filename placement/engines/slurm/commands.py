@@ -85,7 +85,9 @@ def slurm(
         raise SlurmError(f"{program}: {error.strerror}") from None
     if done.returncode:
         complaint = done.stderr.strip() or "failed"
-        kind = SlurmUnreachableError if _no_answer(complaint) else SlurmError
+        # What ends without a word, as when the daemon that it talks to is killed, has not refused anything.
+        is_silent = not (done.stderr.strip() or done.stdout.strip())
+        kind = SlurmUnreachableError if is_silent or _no_answer(complaint) else SlurmError
         raise kind(f"{_named(command)}: {one_line(complaint)}")
     return done.stdout
 
