@@ -84,11 +84,11 @@ def slurm(
     except OSError as error:
         raise SlurmError(f"{program}: {error.strerror}") from None
     if done.returncode:
-        complaint = done.stderr.strip() or "failed"
+        complaint = done.stderr.strip()
         # What ends without a word, as when the daemon that it talks to is killed, has not refused anything.
-        is_silent = not (done.stderr.strip() or done.stdout.strip())
+        is_silent = not (complaint or done.stdout.strip())
         kind = SlurmUnreachableError if is_silent or _no_answer(complaint) else SlurmError
-        raise kind(f"{_named(command)}: {one_line(complaint)}")
+        raise kind(f"{_named(command)}: {one_line(complaint or 'failed')}")
     return done.stdout
 
 
