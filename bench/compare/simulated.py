@@ -19,9 +19,10 @@ from bench.lab.bottleneck import VIRTUAL_QUEUE
 from bench.lab.topology import dumbbell
 from bench.workloads.job import TrainingOptions, Work
 from bench.workloads.phases import PhasedWork, Stretch
-from bench.workloads.profile import HEADER_OVERHEAD, Profile
+from bench.workloads.profile import HEADER_OVERHEAD, Profile, ring_bytes
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_S
 from mltcp.ebpf.layout import Action
 from placement.simulator.network.laws.network_law import Control, NetworkLaw
 from placement.simulator.network.outcome import JobCourse, NetworkOutcome
@@ -48,17 +49,10 @@ CONTROLS: Mapping[str, Control] = {
 """The simulated control of each congestion control of the kernel; those of ours have F as well."""
 
 _HOST_SPEED = 10
-_NS_PER_S = 1e9
 
 
 def simulate_contests(contests: Sequence[Contest], progress: Progress, keep: Keep) -> list[Measured]:
-    """Simulate the contests; repeats have different noise. The arguments are those of `run_contests`.
-
-    Raises:
-        UsageError: something of a contest is not simulated; the message names it.
-    """
-    for contest in contests:
-        check_simulated(contest)
+    """Simulate contests that `check_simulated` admits; repeats have different noise. Arguments as of `run_contests`."""
     done: list[Measured] = []
     for contest in contests:
         measured = contest.measured()
@@ -173,7 +167,7 @@ def _simulated(contest: Contest, approach: Approach, repeat: int, group: Sequenc
                 tuple(range(index * contest.ranks, (index + 1) * contest.ranks)),
                 law,
                 contest.iterations_of(index),
-                round(start_s * _NS_PER_S),
+                round(start_s * NS_PER_S),
                 NOISE_NS,
                 holds_ns=_holds_ns(contest, index, approach),
             )
@@ -190,11 +184,11 @@ def _holds_ns(contest: Contest, index: int, approach: Approach) -> tuple[int, ..
         contest.perturbation.hold_s(index, len(contest.jobs), iteration)
         for iteration in range(contest.iterations_of(index))
     )
-    return tuple(round(each * _NS_PER_S) for each in holds_s)
+    return tuple(round(each * NS_PER_S) for each in holds_s)
 
 
 def _job_run(contest: Contest, index: int, course: JobCourse, control: str, frame_bytes: float) -> JobRun:
-    begins_s, ends_s = course.begins_ns / _NS_PER_S, course.ends_ns / _NS_PER_S
+    begins_s, ends_s = course.begins_ns / NS_PER_S, course.ends_ns / NS_PER_S
     return JobRun(
         contest.jobs[index][0],
         control,
@@ -215,7 +209,7 @@ def _utilization(contest: Contest, group: _Group) -> float:
         float((course.ends_ns <= end_ns).sum()) * _crossing_bytes(contest.jobs[index][1], contest)
         for index, course in group.jobs.items()
     )
-    return carried * 8 / contest.link.rate_bps / max(1, end_ns - start_ns) * _NS_PER_S
+    return carried * 8 / contest.link.rate_bps / max(1, end_ns - start_ns) * NS_PER_S
 
 
 def _crossing_bytes(work: Work, contest: Contest) -> float:
@@ -257,13 +251,13 @@ def traffic_of(work: Work, rate_bps: float, ranks: int) -> Traffic:
     assert isinstance(work, Profile)
     if work.backward_s == 0:
         whole = _ring(work.gradient_bytes, ranks)
-        return Traffic(ranks, (IterationStep(round(work.compute_s * _NS_PER_S), whole),))
+        return Traffic(ranks, (IterationStep(round(work.compute_s * NS_PER_S), whole),))
     steps: list[IterationStep] = []
     ready_s = 0.0
     for size, at_s in zip(work.buckets_bytes, work.ready_s(), strict=True):
         clock = len(steps)
         before = (clock - 2,) if steps else ()
-        steps.append(IterationStep(round((at_s - ready_s) * _NS_PER_S), (), before))
+        steps.append(IterationStep(round((at_s - ready_s) * NS_PER_S), (), before))
         # A bucket waits until it is ready, and for the one before it.
         steps.append(IterationStep(0, _ring(size, ranks), (clock, clock - 1) if before else (clock,)))
         ready_s = at_s
@@ -292,10 +286,10 @@ class _Iteration:
 
     def _add(self, compute_s: float, size: int, after: tuple[int, ...]) -> int:
         messages = _ring(size, self._ranks) if size else ()
-        self.steps.append(IterationStep(round(compute_s * _NS_PER_S), messages, after))
+        self.steps.append(IterationStep(round(compute_s * NS_PER_S), messages, after))
         return len(self.steps) - 1
 
 
 def _ring(size_bytes: int, ranks: int) -> tuple[Message, ...]:
-    sent = 2 * (ranks - 1) / ranks * size_bytes * HEADER_OVERHEAD
+    sent = ring_bytes(size_bytes, ranks) * HEADER_OVERHEAD
     return tuple(Message(each, (each + 1) % ranks, sent) for each in range(ranks))

@@ -81,9 +81,14 @@ class Profile:
         return _scaled_share(self, Scale(1.0, 1.0), rate_bps, ranks)
 
 
+def ring_bytes(size_bytes: float, ranks: int) -> float:
+    """What each rank sends to the next one in a ring all-reduce of `size_bytes`, without headers."""
+    return 2 * (ranks - 1) / ranks * size_bytes
+
+
 def link_time_s(size_bytes: float, rate_bps: float, ranks: int) -> float:
     """The time for which a ring all-reduce of `size_bytes` occupies a link in one direction, headers included."""
-    return 2 * (ranks - 1) / ranks * size_bytes * 8 / rate_bps * HEADER_OVERHEAD
+    return ring_bytes(size_bytes, ranks) * 8 / rate_bps * HEADER_OVERHEAD
 
 
 def ddp_buckets(gradient_bytes: int) -> tuple[int, ...]:

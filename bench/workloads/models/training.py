@@ -24,6 +24,7 @@ from bench.workloads.models.exchange import Dlrm, Experts, exchanged_bytes, on_o
 from bench.workloads.models.language import CrossLingualModel, LanguageModel, fine_tuned
 from bench.workloads.models.pacing import Pacer
 from bench.workloads.models.vision import VisionModel
+from bench.workloads.profile import ring_bytes
 
 _LEARNING_RATE = 1e-3
 _BUCKET_BYTES = 25 << 20
@@ -289,18 +290,14 @@ def _parameter_bytes(work: ModelWork) -> Mapping[bool, int]:
 def _sent_bytes(work: ModelWork) -> float:
     """What a rank sends in an iteration, about, without headers."""
     replicated = _parameter_bytes(work)[False] / (work.tp * work.pp)
-    sent = (1.5 if work.sharded else 1.0) * _ring(work.dp, replicated)
+    sent = (1.5 if work.sharded else 1.0) * ring_bytes(replicated, work.dp)
     if work.model == DLRM:
-        return sent + _ring(work.ep, exchanged_bytes(work.scale, work.batch))
+        return sent + ring_bytes(exchanged_bytes(work.scale, work.batch), work.ep)
     if work.model not in LANGUAGE:
         return sent
     shape, samples = work.language, work.batch * work.microbatches
     activations = samples * shape.sequence * shape.hidden * _VALUE_BYTES
     layers = shape.layers / work.pp
-    sent += 4 * layers * _ring(work.tp, activations)
+    sent += 4 * layers * ring_bytes(activations, work.tp)
     sent += 4 * layers * 1.25 * activations * (work.ep - 1) / work.ep
     return sent + (2 * activations if work.pp > 1 else 0)
-
-
-def _ring(ranks: int, size_bytes: float) -> float:
-    return 2 * (ranks - 1) / ranks * size_bytes

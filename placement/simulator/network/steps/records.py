@@ -116,10 +116,7 @@ FLOW = np.dtype(
         ("iteration", "i8"),  # of the job, that was begun last
         ("iteration_bytes", "f8"),
         ("traffic_class", "i8"),
-        (
-            "tail_hop",
-            "i8",
-        ),  # where the last byte of the message is that was sent; -1: not sent yet; with classes
+        ("tail_hop", "i8"),  # with classes: where the last byte of the message is; -1: not sent yet
         ("ahead", "f8"),  # of it in that queue
         ("lost_in_all", "f8"),
         ("marked_in_all", "f8"),
