@@ -243,15 +243,19 @@ def controller(namespace, flows):
         samples.close()
 
 
+def seen_near(seen, begun_ns):
+    """The indices of what was seen to begin with an iteration."""
+    return [
+        index for index, start_ns in enumerate(seen.starts_ns) if abs(start_ns - begun_ns) <= NEAR_S * 1e9
+    ]
+
+
 def check(seen, truth, ended=ITERATIONS, late_bytes=0):
     """From `LEARNING` on, every iteration that has ended is seen once: when it began, and with all of its bytes.
 
     Up to `late_bytes` of an iteration may be counted with the next one, of one iteration in all.
     """
-    near = [
-        [index for index, start_ns in enumerate(seen.starts_ns) if abs(start_ns - begun_ns) <= NEAR_S * 1e9]
-        for begun_ns in truth.starts_ns[LEARNING:ended]
-    ]
+    near = [seen_near(seen, begun_ns) for begun_ns in truth.starts_ns[LEARNING:ended]]
     assert [len(each) for each in near] == [1] * (ended - LEARNING), seen
     first = near[0][0]
     assert [index for (index,) in near] == list(range(first, len(seen.starts_ns))), seen
@@ -263,7 +267,8 @@ def check(seen, truth, ended=ITERATIONS, late_bytes=0):
 def kernel_skips_calls():
     """Whether this kernel skips programs while PID 1 is the current task (docs/ebpf.md, "Calls that do not happen").
 
-    What the last acknowledgements of an iteration have acknowledged is then counted with the next one.
+    What the last acknowledgements of an iteration have acknowledged is then counted with the next one, and an iteration
+    that ends because its job does, by a call of `release`, may be missing.
     """
     return b"init_owned" in Path("/sys/kernel/btf/vmlinux").read_bytes()
 
@@ -277,7 +282,9 @@ def outcomes():
 @pytest.mark.parametrize("title", TRAFFICS)
 def test_the_kernel_finds_the_iterations(outcomes, title):
     outcome = outcomes(title)
-    check(outcome.kernel, outcome.truth, late_bytes=LATE_BYTES if kernel_skips_calls() else 0)
+    skips = kernel_skips_calls()
+    is_last_missing = skips and not seen_near(outcome.kernel, outcome.truth.starts_ns[-1])
+    check(outcome.kernel, outcome.truth, ITERATIONS - is_last_missing, LATE_BYTES if skips else 0)
 
 
 @pytest.mark.parametrize("title", TRAFFICS)
