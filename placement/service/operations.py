@@ -54,6 +54,9 @@ MOST_SCORED = 1000
 FORGET_AFTER_S = 1.0
 """How long after a job's end jobs are forgotten that are beyond the limit, so that its last status can be asked for."""
 
+ABANDONED_S = 30 * 86400.0
+"""A job that is registered for longer, and neither submitted nor placed, fails: its client has gone."""
+
 _log = logging.getLogger("mltcp.placement")
 
 
@@ -118,6 +121,7 @@ class ServiceOperations:
         """Forget old jobs whenever one has ended, and as time passes; never returns."""
         while True:
             try:
+                self._end_abandoned()
                 forgotten = self.context.forget()
                 await self._engine_jobs.forget(forgotten)
             except Exception:  # so that later jobs are forgotten nevertheless
@@ -127,6 +131,13 @@ class ServiceOperations:
                     await self._has_ended.wait()
                 await asyncio.sleep(FORGET_AFTER_S)
             self._has_ended.clear()
+
+    def _end_abandoned(self) -> None:
+        """End the jobs that were registered long ago, and that nobody has submitted or placed since."""
+        before_ns = self.context.clock.now_ns() - round(ABANDONED_S * 1e9)
+        for job in list(self._registry.unended.values()):
+            if job.state == pb.REGISTERED and job.submitted_ns < before_ns:
+                self._lifecycle.end(job, pb.FAILED, "neither submitted nor placed since it was registered")
 
     def _job_changed(self, before: JobRecord | None, job: JobRecord) -> None:
         if job.over:

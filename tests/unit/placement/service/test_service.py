@@ -115,6 +115,16 @@ def test_jobs_that_are_over_are_forgotten_when_they_are_too_many(tmp_path, monke
         assert placed(client, "next").state == pb.PLACED
 
 
+def test_a_job_that_is_registered_and_never_submitted_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(operations, "FORGET_EVERY_S", 0.02)
+    monkeypatch.setattr(operations, "ABANDONED_S", 0.1)
+    with serving(tmp_path, **two_racks()) as address, Client(address) as client:
+        client.submit(job("running", 1))
+        client.register_job(job("abandoned", 1))
+        eventually(lambda: client.status(["abandoned"]).jobs[0].state == pb.FAILED)
+        assert placed(client, "running").state == pb.PLACED
+
+
 @pytest.mark.slow
 def test_jobs_never_have_a_gpu_in_common(client):
     for number in range(7):
