@@ -1,7 +1,7 @@
 """Measures in the lab the jobs that cannot take turns: ``python -m docs.measure_unfit DIR`` (as root).
 
 The pairs and triples are those of `docs.vary_theory`. For each one `mltcp-bench contend` runs the policies in turn; its
-document is kept in DIR, and a set that is there is not measured again. Prints the table of results.md: the
+document is kept in DIR, and a set that is there is not measured again. Prints the table of results-unlike-jobs.md: the
 iteration times of the jobs over those under the base.
 """
 
