@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 from bench.soak.rank import ended_ranks
 from bench.soak.records import CANCELLED, HELD, RELEASED, SLURM_JOBS, TOKEN_JOBS, TWICE, read_records
 from bench.soak.slurm_guests import FAILS
-from bench.soak.slurm_site import GPUS, SlurmSite
+from bench.soak.slurm_site import GPUS, NODES, SlurmSite
 from bench.soak.watch import Watch, slots_given_twice, until
 from mltcp.core.errors import MltcpError
 from placement.service.protocol import placement_pb2 as pb
@@ -22,6 +23,9 @@ _LAUNCH_FAILED = "launch failed requeued held"
 _LONGEST_HELD_S = 60.0
 _HELD_EVERY_S = 3.0
 _CALM_S = 150.0
+_ANSWERS_S = 60.0
+"""SlurmdTimeout, after which slurmctld takes a node down that does not answer."""
+
 _NOTICED_S = 30.0
 """The service looks at the nodes every few seconds."""
 
@@ -94,6 +98,7 @@ def finish(site: SlurmSite, records: Path) -> Iterator[str]:
     with site.client() as client:
         client.change_servers([each.server.name for each in client.status(unended=True).servers], pb.IN_USE)
         _put_right(site)
+        _restart_silent(site)
         for job in client.status(unended=True, cluster=False).jobs:
             if job.state in (pb.QUEUED, pb.REGISTERED) and not job.job.held:
                 with suppress(MltcpError):  # it has been placed meanwhile
@@ -108,6 +113,7 @@ def finish(site: SlurmSite, records: Path) -> Iterator[str]:
 
         if until(all_ended, _CALM_S):
             return
+        yield f"jobs are left, of nodes {_nodes(site)}"
         for number, line in _unended(site).items():
             yield f"Slurm job {number} is {line} {_CALM_S:.0f} s later, marked {_mark_of(site, number)!r}"
         for job in client.status(unended=True, cluster=False).jobs:
@@ -237,12 +243,32 @@ def _squeue(site: SlurmSite, states: str, columns: str) -> list[list[str]]:
     return [line.split("|", 2) for line in lines]
 
 
+def _nodes(site: SlurmSite) -> dict[str, str]:
+    """The states of the nodes; an asterisk follows that of a node that does not answer."""
+    lines = site.cluster.command("sinfo", "--noheader", "--Node", "--format=%N|%T").splitlines()
+    return {node: state for node, _, state in (line.partition("|") for line in lines)}
+
+
+def _silent(site: SlurmSite) -> list[str]:
+    """The nodes that do not answer; all, as long as slurmctld does not."""
+    try:
+        return [node for node, state in _nodes(site).items() if state.endswith("*")]
+    except MltcpError:
+        return list(NODES)
+
+
+def _restart_silent(site: SlurmSite) -> None:
+    """Start the daemons of nodes again that go on without answering slurmctld, as Slurm's admin does."""
+    if not until(lambda: not _silent(site), _ANSWERS_S):
+        for node in _silent(site):
+            site.restart(f"slurmd.{node}", signal.SIGKILL, 0)
+
+
 def _put_right(site: SlurmSite) -> None:
     """Start daemons that ended, resume nodes, release jobs that Slurm itself has put aside, as its admin does."""
     site.cluster.revive()
     with suppress(MltcpError):  # slurmctld may be away
-        for line in site.cluster.command("sinfo", "--noheader", "--Node", "--format=%N|%T").splitlines():
-            node, _, state = line.partition("|")
+        for node, state in _nodes(site).items():
             if state.startswith(("drain", "down")):
                 site.cluster.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
         for number, _, reason in _squeue(site, "--states=PENDING", "%A|%T|%r"):

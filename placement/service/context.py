@@ -178,6 +178,8 @@ class ServiceContext:
     def status(self, job_id: str, attached: bool = False, slowed_by: str = "") -> pb.JobStatus:
         """The status message of a job, with what is seen of it; not to be changed."""
         job = self.registry.jobs[job_id]
+        if job.over:  # of which very many are remembered, and few are asked for again
+            return job.described()
         if not (job.placed or attached):  # as are most of very many jobs, in every status of the service
             return job.message
         message = pb.JobStatus()

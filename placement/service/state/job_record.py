@@ -75,10 +75,14 @@ class JobRecord:
 
     @cached_property
     def message(self) -> pb.JobStatus:
-        """Its status but for what is seen of it, without values of environment variables, which may be secret.
+        """What `described` gives; not to be changed.
 
-        Not to be changed. It is kept: those who ask for the status of all jobs ask often, and few jobs have changed.
+        It is kept: those who ask for the status of all jobs ask often, and few jobs have changed.
         """
+        return self.described()
+
+    def described(self) -> pb.JobStatus:
+        """Its status but for what is seen of it, without values of environment variables, which may be secret."""
         message = pb.JobStatus(
             **{name: getattr(self, name) for name in _SHOWN}, state=self.state_name, job=self.spec
         )
