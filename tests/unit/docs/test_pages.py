@@ -565,7 +565,7 @@ PLANTED: tuple[
     ),
     (
         tables_that_are_broken,
-        _replaced("docs/results.md", "|\n|---|---|---|---|\n", "| |---|---|---|---|\n"),
+        _replaced("docs/results-unlike-jobs.md", "|\n|---|---|---|---|\n", "| |---|---|---|---|\n"),
         "a table within a line",
     ),
     (tables_that_are_broken, _replaced("docs/slurm.md", "| the same |", ""), "2 cells, and 3 columns"),

@@ -4,6 +4,7 @@ import os
 import resource
 import socket
 import threading
+import time
 from contextlib import ExitStack, contextmanager
 
 import grpc
@@ -112,10 +113,10 @@ def test_what_an_earlier_version_accepted_is_shown_in_pages_that_fit(tmp_path):
     store = Store(tmp_path / "state.db", pytest.fail)
     for number in range(3):
         spec = job(f"j{number}", 1, command=["python", long], environment={"A": long, "B" * 5000: ""})
-        values = (number, spec.id, spec.SerializeToString(), pb.REGISTERED, "", long)
+        values = (number, spec.id, spec.SerializeToString(), pb.REGISTERED, "", long, time.time_ns())
         store._database.execute(
             "INSERT INTO jobs (number, id, spec, state, policy, reason, submitted_ns, placed_ns, ended_ns, turn, agent,"
-            " engine) VALUES (?,?,?,?,?,?,1,0,0,'',0,'')",
+            " engine) VALUES (?,?,?,?,?,?,?,0,0,'',0,'')",
             values,
         )
     store.close()
