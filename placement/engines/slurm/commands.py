@@ -21,21 +21,41 @@ LONGEST_S = 30.0
 
 _PASSED_ON = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SLURM_CONF", "TZ", "USER")
 
-# What strerror says of them in slurm_errno.c, in all versions since 20.02.
+# What slurm_strerror says (slurm_errno.c, all versions since 20.02) of its protocol, its controller and credentials,
+# and strerror of connections. None of them is about the request.
 _NO_ANSWER = (
-    "unable to contact slurm controller",
-    "socket timed out",
-    "zero bytes were transmitted",
-    "transport endpoint",
-    "connection refused",
-    "connection reset",
+    "unexpected message received",
     "communication connection failure",
     "communication shutdown",
+    "message send failure",
+    "message receive failure",
+    "incompatible versions of client and server",
     "protocol authentication error",
+    "insane message length",
+    "can't find an address",
+    "unexpected missing socket",
+    "unable to contact slurm controller",
+    "received zero length message",
+    "received message length < 0",
+    "failed to send entire message",
+    "header lengths are longer",
+    "socket timed out",
+    "zero bytes were transmitted",
     "invalid authentication credential",
+    "authentication credential invalid",
+    "failed to connect to authentication agent",
+    "cannot unpack credential",
     "munge encode failed",
     "standby mode",
+    "broken pipe",
+    "connection refused",
+    "connection reset",
+    "connection timed out",
+    "host is down",
+    "network is unreachable",
+    "no route to host",
     "resource temporarily unavailable",
+    "transport endpoint",
 )
 
 
