@@ -69,7 +69,8 @@ LAYERS = {
         *("scheduled_job", "cluster_run", "rates"),
     ),
     "placement.service": (
-        *("protocol", "state", "ratio_table", "contention", "counts", "context", "lifecycle", "decisions"),
+        *("protocol", "state", "ratio_table", "contention", "counts", "job_speeds", "checkpoints"),
+        *("context", "lifecycle", "decisions"),
     ),
     "bench": (
         *("command_line", "plain_documents", "tables", "warm", "lab", "workloads", "compare", "hosts"),
