@@ -119,9 +119,10 @@ LAYERS = {
         *(
             "comparison",
             "elastic_executor",
-            "whole_jobs",
             "contention_table",
             "contention_service",
+            "whole_jobs_service",
+            "whole_jobs",
             "contention",
         ),
         *("async_lab", "async_executor", "async_profile", "async_jobs"),
