@@ -84,10 +84,14 @@ class LabScale:
         """The payload that a NIC of the lab carries, without headers."""
         return int(self.shape.nic.rate_bps * _FRAMING / 8)
 
+    @property
+    def model(self) -> RingAllReduce:
+        """The speeds of jobs in the lab."""
+        return RingAllReduce(self.inside_bytes_per_s, self.nic_bytes_per_s)
+
     def settings(self, restart_ns: int = 0) -> RatesSettings:
         """The lab as a simulated cluster."""
-        model = RingAllReduce(self.inside_bytes_per_s, self.nic_bytes_per_s)
-        return RatesSettings(model, self.shape.racks, self.shape.slots, restart_ns)
+        return RatesSettings(self.model, self.shape.racks, self.shape.slots, restart_ns)
 
     def workload(self, workload: Workload) -> Workload:
         """The training that stands for a workload of the trace."""
@@ -238,7 +242,7 @@ class JobsPlan:
                 self.predicted(policy)  # compiles the policy before the first job arrives
                 servers = service_servers(shape)
                 spans, unlike = run_jobs_on_service(
-                    *(self.trace, self.scale.settings().model, policy, self.restart_ns, servers, engine),
+                    *(self.trace, self.scale.model, policy, self.restart_ns, servers, engine),
                     *(Path(directory), on_end),
                 )
                 return LiveRun(key, policy, spans, (), unlike)
