@@ -248,6 +248,8 @@ class AgentCoordinator:
         if job.speed is None:
             context.registry.progress(job, min(report.number, job.spec.iterations))
             return
+        if not job.placed:  # the last report of a run that was stopped
+            return
         one_server = context.on_one_server(job)
         speed = context.speeds.reported(job, one_server, report.number, report.duration_ns)
         further = context.registry.progress(job, int(context.done(job)))

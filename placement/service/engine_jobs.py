@@ -344,7 +344,7 @@ class EngineJobs:
             done = min(int(share * job.spec.iterations), job.spec.iterations - 1)
         except TimeoutError:
             why = f"{job.spec.checkpoints}: not read within {_CHECKPOINT_S:g} s"
-        except MltcpError as error:
+        except Exception as error:  # it goes on all the same
             why = str(error)
         if why:
             _log.warning("job %s: its progress is estimated: %s", one_line(job_id), one_line(why))

@@ -119,7 +119,8 @@ def check_job(job: pb.Job, field: str = "job") -> None:
         )
     check_text(job.policy, f"{field}.policy")
     check_text(job.model, f"{field}.model")
-    if job.checkpoints and not (job.elastic and job.checkpoints.startswith("/")):
+    check_text(job.checkpoints, f"{field}.checkpoints")
+    if job.checkpoints and not (job.elastic and job.checkpoints[0] == "/" and "\0" not in job.checkpoints):
         raise invalid(
             f"{field}.checkpoints", f"expected an absolute path, of an elastic job, got {job.checkpoints[:40]!r}"
         )
