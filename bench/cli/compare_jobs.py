@@ -131,7 +131,9 @@ def _execute_jobs(options: argparse.Namespace) -> int:
     trace = _first(options, trace)
     scale = scale_of(options)
     check_gpus(trace, scale.shape.racks * scale.shape.slots)
-    plan = JobsPlan(scale.trace(trace), policies, scale, parse_start_cost(options.restart_cost), options.service)
+    plan = JobsPlan(
+        scale.trace(trace), policies, scale, parse_start_cost(options.restart_cost), options.service
+    )
     total = len(plan.policies) * len(plan.trace.jobs)
     with kept_runs(options.output, LiveRun.from_line) as journal, progress_bar(total) as bar:
         results = compare_jobs(plan, journal, lambda policy, job: bar.advance(f"{policy}, job {job}"))

@@ -66,7 +66,9 @@ def run_jobs_on_service(
     )
     with running(configuration) as bound, Client(bound) as client:
         begin_ns = client.clock_ns() + _LEAD_NS
-        watch = _SpanWatch(client, [server.name for server in servers], servers[0].cpu_slots, begin_ns, on_end)
+        watch = _SpanWatch(
+            client, [server.name for server in servers], servers[0].cpu_slots, begin_ns, on_end
+        )
         for job in trace.jobs:
             watch.until(begin_ns + job.arrival_ns)
             client.submit(_message(job, model, directory / "jobs" / job.name, begin_ns))
@@ -138,7 +140,10 @@ def _message(job: DeadlineJob, model: RingAllReduce, directory: Path, begin_ns: 
     """A job that counts its iterations on one slot; its agent reports."""
     workload = job.workload
     options = replace(options_of(workload, directory), backend="mltcp")
-    size, bandwidths = BYTES_PER_PARAMETER * workload.parameters, (model.inside_bytes_per_s, model.between_bytes_per_s)
+    size, bandwidths = (
+        BYTES_PER_PARAMETER * workload.parameters,
+        (model.inside_bytes_per_s, model.between_bytes_per_s),
+    )
     return pb.Job(
         id=job.name,
         cpu_slots=1,

@@ -133,9 +133,7 @@ def _scaled(speed: JobSpeed, factors: Mapping[int, float]) -> JobSpeed:
     return speed.with_terms(tuple(terms))
 
 
-def _derivatives(
-    speed: JobSpeed, factors: Mapping[int, float], slots: int, one_node: bool
-) -> np.ndarray:
+def _derivatives(speed: JobSpeed, factors: Mapping[int, float], slots: int, one_node: bool) -> np.ndarray:
     """Of the logarithm of the time, by each of the factors' logarithms."""
     found = []
     for position, log in factors.items():

@@ -45,7 +45,10 @@ def _share(header: Path) -> Fraction:
         raise MltcpError(str(error)) from None
     except (ValueError, RecursionError):
         raise MltcpError(f"{header}: expected a JSON document") from None
-    counts = [document.get(name) if isinstance(document, dict) else None for name in ("samples_done", "total_samples")]
+    counts = [
+        document.get(name) if isinstance(document, dict) else None
+        for name in ("samples_done", "total_samples")
+    ]
     done, total = counts
     if type(done) is not int or type(total) is not int or not 0 <= done <= total or not total:
         raise MltcpError(f"{header}: expected 0 <= samples_done <= total_samples, got {shown(counts)}")

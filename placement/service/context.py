@@ -12,7 +12,7 @@ from placement.cassini.drift import THRESHOLD
 from placement.model.throughput_table import Combination
 from placement.service.contention import ContentionState
 from placement.service.counts import ServiceCounts
-from placement.service.job_speeds import JobSpeeds
+from placement.service.measured_speeds import MeasuredSpeeds
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError
 from placement.service.protocol.pages import shorten_explanation, shorten_status
@@ -117,7 +117,7 @@ class ServiceContext:
     epoch: int = 0
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     counts: ServiceCounts = field(default_factory=ServiceCounts)
-    speeds: JobSpeeds = field(default_factory=JobSpeeds)
+    speeds: MeasuredSpeeds = field(default_factory=MeasuredSpeeds)
 
     def check_accepts(self, field: str) -> None:
         """Raise `RequestError` if nothing new is accepted, because the store cannot keep it."""

@@ -112,13 +112,18 @@ def _speed_of(registry: Registry, spec: pb.Job) -> JobSpeed | None:
     if not spec.HasField("speed"):
         return None
     slowest_bps = min((server.nic_bps for _, server in registry.servers_in_cluster()), default=0)
-    speed = speed_of(spec.speed, "job.speed", max(1, slowest_bps // 8) if slowest_bps else BETWEEN_BYTES_PER_S)
+    speed = speed_of(
+        spec.speed, "job.speed", max(1, slowest_bps // 8) if slowest_bps else BETWEEN_BYTES_PER_S
+    )
     if spec.model:
-        raise invalid("job.speed", f"expected none beside job.model, which has its speeds, got {spec.model!r}")
+        raise invalid(
+            "job.speed", f"expected none beside job.model, which has its speeds, got {spec.model!r}"
+        )
     wanted = spec.gpus or spec.cpu_slots
     if speed.most is not None and speed.most < wanted:
         raise invalid(
-            "job.speed.table.step_ns", f"expected times up to {wanted} slots, as the job asks for, got {speed.most}"
+            "job.speed.table.step_ns",
+            f"expected times up to {wanted} slots, as the job asks for, got {speed.most}",
         )
     return speed
 

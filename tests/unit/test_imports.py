@@ -69,7 +69,7 @@ LAYERS = {
         *("scheduled_job", "cluster_run", "rates"),
     ),
     "placement.service": (
-        *("protocol", "state", "ratio_table", "contention", "counts", "job_speeds", "checkpoints"),
+        *("protocol", "state", "ratio_table", "contention", "counts", "measured_speeds", "checkpoints"),
         *("context", "lifecycle", "decisions"),
     ),
     "bench": (

@@ -1,7 +1,7 @@
 """``mltcp-placement profile-job``: measures the time of a job's step on one slot, and the bytes that it reduces.
 
-The command is run as the only rank of a job. The ``mltcp`` backend counts its steps and operations, whichever backend it
-names, and writes them to a file (``MLTCP_PROFILE``), which is read here until it has enough of them.
+The command is run as the only rank of a job. The ``mltcp`` backend counts its steps and operations, whichever backend
+the command names, and writes them to a file (``MLTCP_PROFILE``), which is read here until it has enough of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -132,7 +131,11 @@ def _running(program: Sequence[str], file: Path) -> Iterator[subprocess.Popen[by
     """A command as the only rank of a job; it is stopped at the end. What it prints goes to standard error."""
     try:
         process = subprocess.Popen(
-            program, env=_environment(file), stdout=sys.stderr, stdin=subprocess.DEVNULL, start_new_session=True
+            program,
+            env=_environment(file),
+            stdout=2,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
     except OSError as error:
         raise UsageError(f"COMMAND: expected a program, got {shown(program[0])}: {error.strerror}") from None

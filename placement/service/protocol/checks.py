@@ -122,7 +122,8 @@ def check_job(job: pb.Job, field: str = "job") -> None:
     check_text(job.checkpoints, f"{field}.checkpoints")
     if job.checkpoints and not (job.elastic and job.checkpoints[0] == "/" and "\0" not in job.checkpoints):
         raise invalid(
-            f"{field}.checkpoints", f"expected an absolute path, of an elastic job, got {job.checkpoints[:40]!r}"
+            f"{field}.checkpoints",
+            f"expected an absolute path, of an elastic job, got {job.checkpoints[:40]!r}",
         )
     check_profile(job.profile, f"{field}.profile")
     _check_program(job, field)

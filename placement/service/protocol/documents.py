@@ -61,8 +61,8 @@ def cluster_from_document(
 def jobs_from_file(path: Path) -> list[pb.Job]:
     """Read one job, or ``{"jobs": [...]}``, with the fields of the message.
 
-    A profile is a document of the ``mltcp`` backend, or ``{"phases": [{"duration_s", "bandwidth_bps"}]}``; a speed is one
-    of `protocol.speeds`.
+    A profile is a document of the ``mltcp`` backend, or ``{"phases": [{"duration_s", "bandwidth_bps"}]}``; a speed is
+    one of `protocol.speeds`.
 
     Raises:
         UsageError: the file cannot be read or is malformed.

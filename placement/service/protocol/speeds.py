@@ -6,8 +6,8 @@ A file is a JSON object in seconds and bytes, with one of three patterns::
     {"pattern": "parameter-server", "worker_s": 0.6, "uplink_s": 0.2, "server_s": 0.05, "downlink_s": 0.2}
     {"pattern": "table", "step_s": {"1": 0.25, "2": 0.26, "3": 0.31, "4": 0.35}}
 
-The bandwidths of a ring may be missing. The pattern may be missing where the four times of a parameter server are there,
-as in the file of ``mltcp-placement profile --parameter-server``. Other fields are ignored.
+The bandwidths of a ring may be missing, and the pattern where the four times of a parameter server are there, as in
+the file of ``mltcp-placement profile --parameter-server``. Other fields are ignored.
 """
 
 from __future__ import annotations
@@ -125,7 +125,9 @@ def _table(times: Any) -> list[int]:
         raise UsageError(
             f'step_s: expected the seconds of a step by the number of slots, such as {{"1": 0.25}}, got {shown(times)}'
         )
-    sizes = {name: int(name) if name.isascii() and name.isdecimal() and len(name) < 9 else 0 for name in times}
+    sizes = {
+        name: int(name) if name.isascii() and name.isdecimal() and len(name) < 9 else 0 for name in times
+    }
     for name, size in sizes.items():
         if not 1 <= size <= MOST_SIZES or str(size) != name:
             raise UsageError(f"step_s: expected numbers of slots from 1 to {MOST_SIZES}, got {shown(name)}")

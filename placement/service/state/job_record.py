@@ -141,9 +141,7 @@ class ResourceClass:
     request: SlotRequest
 
 
-def deadline_of(
-    spec: pb.Job, demand: Demand | None, speed: JobSpeed | None, submitted_ns: int
-) -> int | None:
+def deadline_of(spec: pb.Job, demand: Demand | None, speed: JobSpeed | None, submitted_ns: int) -> int | None:
     """The deadline of a job as it was submitted, with the speed or profile of its specification; None if it has none.
 
     By its priority alpha it is T_arr + floor(alpha * T_run(1)), DRS (6) and (7); T_run(1) is the time on one slot.
@@ -176,7 +174,7 @@ def done_iterations(job: JobRecord, now_ns: int) -> int:
     """The iterations that a job has done, counted in those with as many slots as it asked for; less than all.
 
     Of a job without an agent, or one that was restarted, it is an estimate: iterations take as long as in its profile,
-    whatever its slots. `JobSpeeds.done` is for jobs with a speed.
+    whatever its slots. `MeasuredSpeeds.done` is for jobs with a speed.
     """
     done = Fraction(job.done)
     if job.placed and (job.restarts or not job.agent):

@@ -18,7 +18,7 @@ from placement.engines.local import LocalEngine
 from placement.model.job_speed import ParameterServerSpeed, RingSpeed, TableSpeed
 from placement.service.checkpoints import share_done
 from placement.service.context import ServiceRules
-from placement.service.job_speeds import JobSpeeds
+from placement.service.measured_speeds import MeasuredSpeeds
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import RequestError
 from placement.service.protocol.speeds import speed_from_document, speed_message, speed_of
@@ -36,7 +36,9 @@ TABLE = TableSpeed((1000 * MS, 1000 * MS, 1300 * MS, 2000 * MS))
 
 
 @pytest.mark.parametrize(
-    "speed", [RingSpeed(5, 6, 7, 8), ParameterServerSpeed(5, 0, 7, 8), TableSpeed((5, 6))], ids=lambda each: type(each)
+    "speed",
+    [RingSpeed(5, 6, 7, 8), ParameterServerSpeed(5, 0, 7, 8), TableSpeed((5, 6))],
+    ids=lambda each: type(each),
 )
 def test_a_speed_is_the_same_as_a_message(speed):
     assert speed_of(speed_message(speed), "speed") == speed
@@ -58,7 +60,10 @@ def test_files_have_seconds_and_bytes():
         ([], "f: expected an object, got list"),
         ({"pattern": "star"}, "f: pattern: expected ring, parameter-server, table, got 'star'"),
         ({"pattern": "ring", "bytes": 1}, "f: compute_s: expected a number of seconds, got none"),
-        ({"pattern": "ring", "compute_s": 0, "bytes": 1}, "f: compute_s: expected a number between 1e-09 and"),
+        (
+            {"pattern": "ring", "compute_s": 0, "bytes": 1},
+            "f: compute_s: expected a number between 1e-09 and",
+        ),
         ({"pattern": "ring", "compute_s": math.nan, "bytes": 1}, "f: compute_s: expected a number"),
         ({"pattern": "ring", "compute_s": 1, "bytes": -1}, "f: bytes: expected a number between 0 and"),
         (
@@ -66,13 +71,22 @@ def test_files_have_seconds_and_bytes():
             "f: between_bytes_per_s: expected a number between 1 and",
         ),
         ({"worker_s": 1, "uplink_s": -1, "server_s": 0, "downlink_s": 0}, "f: uplink_s: expected a number"),
-        ({"worker_s": 1, "uplink_s": 1, "server_s": 0}, "f: downlink_s: expected a number of seconds, got none"),
-        ({"pattern": "table", "step_s": {}}, "f: step_s: expected the seconds of a step by the number of slots"),
+        (
+            {"worker_s": 1, "uplink_s": 1, "server_s": 0},
+            "f: downlink_s: expected a number of seconds, got none",
+        ),
+        (
+            {"pattern": "table", "step_s": {}},
+            "f: step_s: expected the seconds of a step by the number of slots",
+        ),
         (
             {"pattern": "table", "step_s": {"1": 1, "3": 1}},
             "f: step_s: expected a time for every number of slots up to 3, got none for 2",
         ),
-        ({"pattern": "table", "step_s": {"one": 1}}, "f: step_s: expected numbers of slots from 1 to 10000, got 'one'"),
+        (
+            {"pattern": "table", "step_s": {"one": 1}},
+            "f: step_s: expected numbers of slots from 1 to 10000, got 'one'",
+        ),
         ({"pattern": "table", "step_s": {"1": math.inf}}, "f: step_s: 1: expected a number"),
     ],
 )
@@ -94,13 +108,22 @@ def test_submit_refuses_a_bad_file_with_status_2(tmp_path, capsys):
     ("message", "text"),
     [
         (pb.Speed(), "speed: expected ring, parameter_server or table, got none"),
-        (pb.Speed(ring=pb.RingSpeed(bytes=1)), "speed.ring.compute_ns: expected 1 to 1000000000000000, got 0"),
-        (pb.Speed(ring=pb.RingSpeed(compute_ns=1, inside_bytes_per_s=-1)), "speed.ring.inside_bytes_per_s: expected 1"),
+        (
+            pb.Speed(ring=pb.RingSpeed(bytes=1)),
+            "speed.ring.compute_ns: expected 1 to 1000000000000000, got 0",
+        ),
+        (
+            pb.Speed(ring=pb.RingSpeed(compute_ns=1, inside_bytes_per_s=-1)),
+            "speed.ring.inside_bytes_per_s: expected 1",
+        ),
         (
             pb.Speed(parameter_server=pb.ParameterServerSpeed(worker_ns=1, server_ns=-1)),
             "speed.parameter_server.server_ns: expected 0",
         ),
-        (pb.Speed(table=pb.TableSpeed()), "speed.table.step_ns: expected the time on 1 slot, and on 2, 3 and so on"),
+        (
+            pb.Speed(table=pb.TableSpeed()),
+            "speed.table.step_ns: expected the time on 1 slot, and on 2, 3 and so on",
+        ),
         (pb.Speed(table=pb.TableSpeed(step_ns=[1, -1])), "speed.table.step_ns of 2 slots: expected 1 to"),
     ],
 )
@@ -124,7 +147,7 @@ def reported(speeds, job, number, duration_ns):
 
 
 def test_reports_correct_the_speed_and_say_how_far_a_job_is():
-    speeds, job = JobSpeeds(), record(done=100)
+    speeds, job = MeasuredSpeeds(), record(done=100)
     found = [reported(speeds, job, number, 1500 * MS) for number in range(7)]
     assert found[:6] == [TABLE] * 6  # the first two of a run do not count, and five are enough
     assert found[6].step_ns == (*TABLE.step_ns[:1], pytest.approx(1500 * MS, rel=1e-3), *TABLE.step_ns[2:])
@@ -133,13 +156,13 @@ def test_reports_correct_the_speed_and_say_how_far_a_job_is():
         "not as predicted: iterations on 2 slots of one server take 1500 ms (95 %: 1500 to 1500), "
         "and not 1000 ms, as submitted"
     )
-    assert "1000 ms on 1 slot (95 %: 375.2 to 2665), 1500 ms on 2 slots" in speeds.explanation(job)
+    assert "1000 ms on 1 slot (95 %: 375.3 to 2665), 1500 ms on 2 slots" in speeds.explanation(job)
     speeds.forget("j")
     assert (speeds.note(job, True), speeds.explanation(job)) == ("", "")
 
 
 def test_a_job_that_is_as_predicted_is_not_told_of():
-    speeds, job = JobSpeeds(), record()
+    speeds, job = MeasuredSpeeds(), record()
     found = {reported(speeds, job, number, 1005 * MS) for number in range(20)}
     assert found == {TABLE}
     assert speeds.note(job, True) == ""
@@ -147,14 +170,14 @@ def test_a_job_that_is_as_predicted_is_not_told_of():
 
 def test_progress_is_estimated_by_the_speed_until_a_job_reports():
     job = record(done=10, placed_ns=0)
-    assert JobSpeeds().done(job, True, 5 * S, 9 * S) == 10 + 4 * 2
-    assert JobSpeeds().done(job, True, 5 * S, 2 * S) == 10
-    assert JobSpeeds().done(replace(job, state=pb.STOPPING), True, 0, 9 * S) == 10
-    assert JobSpeeds().done(job, True, 0, 10**6 * S) == 999
+    assert MeasuredSpeeds().done(job, True, 5 * S, 9 * S) == 10 + 4 * 2
+    assert MeasuredSpeeds().done(job, True, 5 * S, 2 * S) == 10
+    assert MeasuredSpeeds().done(replace(job, state=pb.STOPPING), True, 0, 9 * S) == 10
+    assert MeasuredSpeeds().done(job, True, 0, 10**6 * S) == 999
 
 
 def test_reports_of_a_run_that_an_earlier_service_has_seen_count_from_what_was_stored():
-    speeds, job = JobSpeeds(), record(done=100, placed_ns=1)
+    speeds, job = MeasuredSpeeds(), record(done=100, placed_ns=1)
     reported(speeds, job, 30, 1000 * MS)
     assert speeds.done(job, True, 0, 0) == 100 + 2
 
@@ -181,7 +204,9 @@ def test_the_newest_checkpoint_says_how_much_is_done(tmp_path):
     assert share_done(tmp_path) == Fraction(100, 120)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"samples_done": 121, "total_samples": 120}', '{"samples_done": 0}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"samples_done": 121, "total_samples": 120}', '{"samples_done": 0}']
+)
 def test_a_damaged_header_is_named(tmp_path, text):
     checkpoint(tmp_path, 0, 0, text)
     with pytest.raises(MltcpError, match=r"checkpoint-000000000000000/header.json: expected"):

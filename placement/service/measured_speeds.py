@@ -36,7 +36,7 @@ _Place = tuple[int, bool]
 
 
 @dataclass
-class _MeasuredSpeed:
+class _JobMeasurements:
     """The measurements of a job.
 
     Attributes:
@@ -74,11 +74,11 @@ class _ReportingRun:
     iterations: int = 0
 
 
-class JobSpeeds:
+class MeasuredSpeeds:
     """The measurements and the progress of the jobs of a service that have a speed."""
 
     def __init__(self) -> None:
-        self._measured: dict[str, _MeasuredSpeed] = {}
+        self._measured: dict[str, _JobMeasurements] = {}
         self._runs: dict[str, _ReportingRun] = {}
         self._since_ns = time.time_ns()
 
@@ -96,7 +96,7 @@ class JobSpeeds:
         if run is None:
             run = self._runs[job.id] = _ReportingRun(job.restarts, self._done_before(job, number))
         run.iterations = max(run.iterations, number + 1)
-        known = self._measured.setdefault(job.id, _MeasuredSpeed(_submitted(job)))
+        known = self._measured.setdefault(job.id, _JobMeasurements(_submitted(job)))
         if number < SKIPPED or duration_ns <= 0:
             return job.speed
         kept = known.durations_ns.setdefault((len(job.slots), one_server), deque(maxlen=_KEPT))
@@ -143,7 +143,7 @@ class JobSpeeds:
             return ""
         return (
             f"not as predicted: iterations on {_slots_text(*place)} take {_ms(found.time_ns)} ms "
-            f"(95 %: {_ms(low_ns)} to {_ms(high_ns)}), and not {_ms(submitted_ns)}, as submitted"
+            f"(95 %: {_ms(low_ns)} to {_ms(high_ns)}), and not {_ms(submitted_ns)} ms, as submitted"
         )
 
     def explanation(self, job: JobRecord) -> str:
