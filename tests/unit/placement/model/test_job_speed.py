@@ -80,7 +80,7 @@ PLACES = (1, True), (4, True), (2, False), (8, False)
     ("submitted", "true"),
     [
         (RING, RingSpeed(130 * MS, 10_000_000, 2 * 10**9, 70_000_000)),
-        (EIGHT_MB, ParameterServerSpeed(60 * MS, 40 * MS, 30 * MS, 90 * MS)),
+        (EIGHT_MB, ParameterServerSpeed(40 * MS, 60 * MS, 25 * MS, 60 * MS)),
         (
             TableSpeed(tuple(each * MS for each in (90, 100, 110, 120, 130, 140, 150, 160))),
             TableSpeed(tuple(each * MS for each in (50, 200, 60, 70, 80, 90, 100, 300))),
