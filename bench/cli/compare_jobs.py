@@ -41,6 +41,11 @@ def add_parsers(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "S|FILE",
     )
     option(jobs, "--speed", str(SPEED), "seconds of the trace in a second of the lab", "X")
+    jobs.add_argument(
+        "--service",
+        action="store_true",
+        help="a placement service decides, which is told the speeds of the jobs (default: the simulator's loop)",
+    )
     jobs.set_defaults(execute=_execute_jobs)
     contention = kinds.add_parser(
         "contention", help="a trace (CSV) of jobs with models, which slow each other down, in rounds"
@@ -126,7 +131,9 @@ def _execute_jobs(options: argparse.Namespace) -> int:
     trace = _first(options, trace)
     scale = scale_of(options)
     check_gpus(trace, scale.shape.racks * scale.shape.slots)
-    plan = JobsPlan(scale.trace(trace), policies, scale, parse_start_cost(options.restart_cost))
+    plan = JobsPlan(
+        scale.trace(trace), policies, scale, parse_start_cost(options.restart_cost), options.service
+    )
     total = len(plan.policies) * len(plan.trace.jobs)
     with kept_runs(options.output, LiveRun.from_line) as journal, progress_bar(total) as bar:
         results = compare_jobs(plan, journal, lambda policy, job: bar.advance(f"{policy}, job {job}"))

@@ -11,8 +11,8 @@ from typing import Any
 
 from bench.lab.lab import Lab
 from bench.lab.servers import LabNetwork, engine_hosts
-from bench.lab.two_tier import TwoTier, rack_name, server_name, two_tier
-from bench.live_jobs.contention_service import JobStart, ServiceRun, run_on_service
+from bench.lab.two_tier import TwoTier, server_name, two_tier
+from bench.live_jobs.contention_service import JobStart, ServiceRun, run_on_service, service_servers
 from bench.live_jobs.contention_table import measure
 from bench.warm.client import forked_trainings
 from mltcp.core.quantities import NS_PER_S
@@ -23,7 +23,6 @@ from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.service.context import ServiceRules
 from placement.service.decisions.decider import in_rounds
-from placement.service.protocol import placement_pb2 as pb
 from placement.simulator.cluster_run import ClusterRun, Start
 from placement.simulator.rates.rounds.rounds_executor import RoundsExecutor
 from placement.simulator.rates.rounds.run import RoundsSettings
@@ -185,19 +184,6 @@ def compare_contention(
             predicted = predict(plan, table, policy, start_s)
             found.append(ContentionComparison(policy, plan.trace, live, predicted, start_s))
     return found, table
-
-
-def service_servers(shape: TwoTier) -> tuple[pb.Server, ...]:
-    """The servers of the lab for the service."""
-    return tuple(
-        pb.Server(
-            name=server_name(rack, 0),
-            cpu_slots=shape.slots,
-            nic_bps=shape.nic.rate_bps,
-            switch=rack_name(rack),
-        )
-        for rack in range(shape.racks)
-    )
 
 
 def predict(plan: RoundsPlan, table: SensitivityTable, policy: str, start_s: float) -> RoundsPrediction:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.lab.two_tier import TwoTier, rack_name, server_name
 from bench.live_jobs.contention_table import BATCH, command_of, options_of
 from bench.workloads.elastic.training_job import FAULTS
 from mltcp.core.address import Address
@@ -64,6 +65,19 @@ class ServiceRun:
     decisions: dict[str, Any]
 
 
+def service_servers(shape: TwoTier) -> tuple[pb.Server, ...]:
+    """The servers of the lab for the service."""
+    return tuple(
+        pb.Server(
+            name=server_name(rack, 0),
+            cpu_slots=shape.slots,
+            nic_bps=shape.nic.rate_bps,
+            switch=rack_name(rack),
+        )
+        for rack in range(shape.racks)
+    )
+
+
 def run_on_service(
     trace: ContentionTrace,
     rules: ServiceRules,
@@ -86,7 +100,7 @@ def run_on_service(
         address, directory / "service" / "state.db", rules, servers=servers, engine=engine
     )
     round_ns = round(rules.round_s * NS_PER_S)
-    with _running(configuration) as bound, Client(bound) as client:
+    with running(configuration) as bound, Client(bound) as client:
         begin_ns = (client.clock_ns() // round_ns + 1) * round_ns
         watch = _JobWatch(client, begin_ns, round_ns, on_end)
         for job in trace.jobs:
@@ -163,7 +177,7 @@ def _faults(job: str, directory: Path) -> list[str]:
 
 
 @contextmanager
-def _running(configuration: ServiceConfiguration) -> Iterator[str]:
+def running(configuration: ServiceConfiguration) -> Iterator[str]:
     """Run a service on a thread within the context, and yield its address."""
     ready = threading.Event()
     found: dict[str, Any] = {}

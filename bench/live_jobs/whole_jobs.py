@@ -84,10 +84,14 @@ class LabScale:
         """The payload that a NIC of the lab carries, without headers."""
         return int(self.shape.nic.rate_bps * _FRAMING / 8)
 
+    @property
+    def model(self) -> RingAllReduce:
+        """The speeds of jobs in the lab."""
+        return RingAllReduce(self.inside_bytes_per_s, self.nic_bytes_per_s)
+
     def settings(self, restart_ns: int = 0) -> RatesSettings:
         """The lab as a simulated cluster."""
-        model = RingAllReduce(self.inside_bytes_per_s, self.nic_bytes_per_s)
-        return RatesSettings(model, self.shape.racks, self.shape.slots, restart_ns)
+        return RatesSettings(self.model, self.shape.racks, self.shape.slots, restart_ns)
 
     def workload(self, workload: Workload) -> Workload:
         """The training that stands for a workload of the trace."""
@@ -177,9 +181,11 @@ class LiveRun(SpanRun):
 
     Attributes:
         cut_short: the jobs that were stopped before they could catch the signal, each time.
+        unlike: what the service said of jobs that were not as fast as submitted.
     """
 
     cut_short: tuple[str, ...]
+    unlike: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -191,12 +197,14 @@ class JobsPlan:
         policies: the names of the schedulers.
         scale: the lab.
         cost: of a start, for the prediction.
+        service: whether a real placement service decides, to which the jobs are submitted with their speeds.
     """
 
     trace: DeadlineTrace
     policies: tuple[str, ...]
     scale: LabScale
     cost: StartCost
+    service: bool = False
 
     @property
     def restart_ns(self) -> int:
@@ -205,7 +213,8 @@ class JobsPlan:
 
     def key(self, policy: str) -> str:
         """The key of the run under a policy."""
-        return short_key((self.trace.jobs, self.scale, self.restart_ns, policy))
+        of_service = ("service",) if self.service else ()
+        return short_key((self.trace.jobs, self.scale, self.restart_ns, policy, *of_service))
 
     def predicted(self, policy: str) -> RatesOutcome:
         """The outcome that the simulator predicts."""
@@ -226,6 +235,17 @@ class JobsPlan:
             forked_trainings(),
             LocalEngine(engine_hosts(lab), Path(directory) / "logs", network=LabNetwork(lab)) as engine,
         ):
+            if self.service:
+                from bench.live_jobs.contention_service import service_servers
+                from bench.live_jobs.whole_jobs_service import run_jobs_on_service
+
+                self.predicted(policy)  # compiles the policy before the first job arrives
+                servers = service_servers(shape)
+                spans, unlike = run_jobs_on_service(
+                    *(self.trace, self.scale.model, policy, self.restart_ns, servers, engine),
+                    *(Path(directory), on_end),
+                )
+                return LiveRun(key, policy, spans, (), unlike)
             executor = ElasticExecutor(engine, cluster, Path(directory) / "jobs", on_end=on_end)
             chosen = SchedulingPolicy(named_scheduler(policy), most=1)
             jobs = timed_jobs(self.trace, self.scale.settings())
@@ -273,6 +293,7 @@ class WholeJobsComparison:
             "median_run_difference": median(self.differences),
             "median_run_difference_on_measured_gpus": median(self.differences_on_measured_gpus),
             "cut_short": list(self.run.cut_short),
+            "not_as_predicted": list(self.run.unlike),
             "jobs": list(self._jobs()),
         }
 

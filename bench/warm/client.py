@@ -111,9 +111,11 @@ def _adopting() -> Iterator[None]:
 
 
 def _children() -> set[int]:
-    return {
-        int(pid) for each in Path("/proc/self/task").glob("*/children") for pid in each.read_text().split()
-    }
+    found: set[int] = set()
+    for each in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # of a thread that has ended meanwhile
+            found.update(map(int, each.read_text().split()))
+    return found
 
 
 def _reap(pid: int) -> None:

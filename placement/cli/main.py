@@ -59,6 +59,11 @@ SUBCOMMANDS = (
         for name, module, text in (
             ("serve", "serve", "run the placement service, which places jobs and shifts them in time"),
             ("submit", "submit", "submit jobs to the service, which places each as soon as it fits"),
+            (
+                "profile-job",
+                "profile_job",
+                "measure the step of a job on one slot, for submit --speed",
+            ),
             ("release", "submit", "end jobs; the service frees their slots and time shifts"),
             ("requeue", "submit", "stop elastic jobs at a step boundary; they go on with other slots"),
             ("status", "status", "show jobs, servers and links of the service"),
@@ -94,6 +99,7 @@ examples:
   mltcp-placement topology --nic 25gbit > cluster.json
   mltcp-placement serve --cluster cluster.json --policy lwf-1+cassini
   mltcp-placement submit --id bert-7 --gpus 4 --iterations 20000 --profile bert.json
+  mltcp-placement profile-job -o speed.json -- python train.py
   mltcp-placement release bert-7
   mltcp-placement requeue bert-7
   mltcp-placement status

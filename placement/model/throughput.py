@@ -158,11 +158,15 @@ class RingAllReduce:
         return workload.compute_ns + self.communication_ns(workload, gpus, one_node)
 
     def communication_ns(self, workload: Workload, gpus: int, one_node: bool) -> int:
-        """T_comm = 2 (N - 1) / N * bytes / B (Equation 5), rounded half up to whole ns."""
+        """T_comm, of all parameters; see `ring_ns`."""
         bandwidth = self.inside_bytes_per_s if one_node else self.between_bytes_per_s
-        size = BYTES_PER_PARAMETER * workload.parameters
-        numerator, denominator = 2 * (gpus - 1) * size * NS_PER_S, gpus * bandwidth
-        return (2 * numerator + denominator) // (2 * denominator)
+        return ring_ns(BYTES_PER_PARAMETER * workload.parameters, gpus, bandwidth)
+
+
+def ring_ns(size_bytes: int, gpus: int, bytes_per_s: int) -> int:
+    """2 (N - 1) / N * bytes / B (Equation 5), rounded half up to whole ns."""
+    numerator, denominator = 2 * (gpus - 1) * size_bytes * NS_PER_S, gpus * bytes_per_s
+    return (2 * numerator + denominator) // (2 * denominator)
 
 
 # -- a table of X(1), ..., X(W): measured, or from any queueing model --------------------------------------------------

@@ -236,11 +236,25 @@ class AgentCoordinator:
         counts = self._timelines.note(job_id, report, now_ns, prefix)
         if context.contention is not None:
             context.contention.reported(context.registry, job, report.number, report.duration_ns)
-        context.registry.progress(job, min(report.number, job.spec.iterations))
+        self._progressed(job, report)
         if not counts or not job.turn:
             return {}
         group = self._reporting_group(job, now_ns)
         return self._timelines.delays([each.id for each in group], *_targets(group), now_ns)
+
+    def _progressed(self, job: JobRecord, report: IterationTiming) -> None:
+        """Note how far a job is by a report; of one with a speed, it is a measurement, too."""
+        context = self._context
+        if job.speed is None:
+            context.registry.progress(job, min(report.number, job.spec.iterations))
+            return
+        if not job.placed:  # the last report of a run that was stopped
+            return
+        one_server = context.on_one_server(job)
+        speed = context.speeds.reported(job, one_server, report.number, report.duration_ns)
+        further = context.registry.progress(job, int(context.done(job)))
+        if speed is not job.speed:
+            self._lifecycle.change(further, speed=speed)
 
     def report_alone(self, job_id: str, report: IterationTiming) -> pb.Delay | None:
         """`reported` for a job without a session: returns the job's own delay, which counts as applied.

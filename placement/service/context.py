@@ -12,6 +12,7 @@ from placement.cassini.drift import THRESHOLD
 from placement.model.throughput_table import Combination
 from placement.service.contention import ContentionState
 from placement.service.counts import ServiceCounts
+from placement.service.measured_speeds import MeasuredSpeeds
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError
 from placement.service.protocol.pages import shorten_explanation, shorten_status
@@ -102,6 +103,7 @@ class ServiceContext:
         tasks: that are in progress.
         contention: of jobs that name their models; None: the service has no table.
         counts: for metrics.
+        speeds: of the jobs that were submitted with one.
     """
 
     registry: Registry
@@ -115,6 +117,7 @@ class ServiceContext:
     epoch: int = 0
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     counts: ServiceCounts = field(default_factory=ServiceCounts)
+    speeds: MeasuredSpeeds = field(default_factory=MeasuredSpeeds)
 
     def check_accepts(self, field: str) -> None:
         """Raise `RequestError` if nothing new is accepted, because the store cannot keep it."""
@@ -132,7 +135,14 @@ class ServiceContext:
         now_ns = self.clock.now_ns()
         if self.contention is not None and job.spec.model:
             return self.contention.done(self.registry, job, now_ns)
+        if job.speed is not None:
+            begun_ns = job.placed_ns + round(self.rules.restart_cost_s * 1e9)
+            return self.speeds.done(job, self.on_one_server(job), begun_ns, now_ns)
         return Fraction(done_iterations(job, now_ns))
+
+    def on_one_server(self, job: JobRecord) -> bool:
+        """Whether the slots of a job are on one server, if it has any."""
+        return len(self.registry.pool(job).by_server(job.slots)) <= 1
 
     def placements_changed(self) -> None:
         """Measure anew, since jobs were given slots or have given theirs back, or a round has begun."""
@@ -143,6 +153,8 @@ class ServiceContext:
         """See `lifecycle.JobListener`."""
         if job.over or (before is not None and before.placed != job.placed):
             self.placements_changed()
+        if job.over:
+            self.speeds.forget(job.id)
 
     def remember(self, job: JobRecord, decision: pb.ExplainReply) -> None:
         """Keep and store the explanation of a job's placement."""
@@ -172,7 +184,10 @@ class ServiceContext:
 
     def notes(self, job: JobRecord) -> str:
         """What is seen of a job that holds slots, in a line; empty: nothing to tell."""
-        found = (self.seen.get(job.id, ""), self.unheard.get(job.id, "")) if job.placed else ()
+        if not job.placed:
+            return ""
+        speed = self.speeds.note(job, self.on_one_server(job)) if job.speed is not None else ""
+        found = (self.seen.get(job.id, ""), self.unheard.get(job.id, ""), speed)
         return "; ".join(text for text in found if text)
 
     def status(self, job_id: str, attached: bool = False, slowed_by: str = "") -> pb.JobStatus:

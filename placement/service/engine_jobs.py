@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from mltcp.core.errors import MltcpError
 from mltcp.core.one_line import one_line
@@ -26,6 +27,7 @@ from placement.engines.engine import (
     JobStopped,
     SlotTakenError,
 )
+from placement.service.checkpoints import share_done
 from placement.service.context import ServiceContext
 from placement.service.lifecycle import JobLifecycle, JobStage
 from placement.service.protocol import placement_pb2 as pb
@@ -121,6 +123,8 @@ LAUNCH_S = 10.0
 
 _LAUNCH_AGAIN_S = 0.5
 
+_CHECKPOINT_S = 10.0
+
 _CLOSE_S = 15.0
 """How long the end of stopped jobs is awaited after the grace period, when the service is closed."""
 
@@ -214,7 +218,8 @@ class EngineJobs:
         if not self._runs(job):
             raise wrong_state("job_id", job, "PLACED and started, and not being stopped")
         # What a job does while it writes its checkpoint is no progress.
-        done = int(self._context.done(job)) if job.spec.model else job.done
+        counts = bool(job.spec.model) or job.speed is not None
+        done = int(self._context.done(job)) if counts else job.done
         self._lifecycle.change(job, state=pb.STOPPING, reason=reason, done=done)
         await self._context.store.durable()
         await self.stop(job.id)
@@ -311,7 +316,10 @@ class EngineJobs:
             return
         self._context.seen.pop(job.id, None)
         if self._goes_on(job, event):
-            self._requeued(job, event)
+            if job.spec.checkpoints:
+                self._context.begin(self._requeued_at_checkpoint(job.id, event))
+            else:
+                self._requeued(job, event, int(self._context.done(job)))
         elif isinstance(event, JobFailed):
             self._lifecycle.end(job, pb.FAILED, event.why)
         else:
@@ -326,8 +334,29 @@ class EngineJobs:
             return lost or isinstance(event, JobStopped)
         return lost and (job.spec.elastic or again) and not job.reason
 
-    def _requeued(self, job: JobRecord, event: JobEvent) -> None:
-        done = int(self._context.done(job))
+    async def _requeued_at_checkpoint(self, job_id: str, event: JobEvent) -> None:
+        """Queue a job whose processes have ended, with what its newest checkpoint has."""
+        job = self._registry.jobs[job_id]
+        done, why = int(self._context.done(job)), ""
+        try:
+            async with asyncio.timeout(_CHECKPOINT_S):
+                share = await asyncio.to_thread(share_done, Path(job.spec.checkpoints))
+            done = min(int(share * job.spec.iterations), job.spec.iterations - 1)
+        except TimeoutError:
+            why = f"{job.spec.checkpoints}: not read within {_CHECKPOINT_S:g} s"
+        except Exception as error:  # it goes on all the same
+            why = str(error)
+        if why:
+            _log.warning("job %s: its progress is estimated: %s", one_line(job_id), one_line(why))
+        now = self._registry.jobs.get(job_id)
+        if now is None or not now.placed:
+            return
+        if self._goes_on(now, event):
+            self._requeued(now, event, done)
+        else:  # it was released meanwhile
+            self._lifecycle.end(now, pb.ENDED, now.reason)
+
+    def _requeued(self, job: JobRecord, event: JobEvent, done: int) -> None:
         reason = job.reason or (event.why if isinstance(event, JobFailed) and event.again else ENGINE_GONE)
         if not job.spec.elastic:
             reason += "; it starts again from its beginning"

@@ -8,6 +8,8 @@ from contextlib import suppress
 
 from mltcp.core.errors import MltcpError
 from placement.engines.engine import HeldJob
+from placement.model.job_speed import JobSpeed
+from placement.model.throughput import BETWEEN_BYTES_PER_S
 from placement.service.context import ServiceContext
 from placement.service.decisions.dispatcher import policy_named
 from placement.service.decisions.explanation import check_possible
@@ -24,7 +26,9 @@ from placement.service.protocol.checks import (
     demand_of,
     invalid,
 )
+from placement.service.protocol.speeds import speed_of
 from placement.service.state.job_record import JobRecord, deadline_of
+from placement.service.state.registry import Registry
 
 HELD_PREFIX = "slurm-"
 """The beginning of the ids of jobs that their users gave to Slurm; its number follows."""
@@ -71,7 +75,8 @@ class JobRegistration:
             )
         self._check(spec, now_ns)
         demand = demand_of(spec.profile, "job.profile") if spec.HasField("profile") else None
-        deadline_ns = deadline_of(spec, demand, now_ns)
+        speed = _speed_of(self._registry, spec)
+        deadline_ns = deadline_of(spec, demand, speed, now_ns)
         check_due(spec, deadline_ns)
         job = JobRecord(
             self._registry.next_job_number,
@@ -82,6 +87,7 @@ class JobRegistration:
             submitted_ns=now_ns,
             deadline_ns=deadline_ns,
             owner=owner,
+            speed=speed,
         )
         check_possible(self._registry, job)
         self._lifecycle.add(job)
@@ -95,6 +101,31 @@ class JobRegistration:
         _check_model(self._context, spec)
         for place, server in enumerate(spec.servers):
             self._registry.server_number(server, f"job.servers[{place}]")
+
+
+def _speed_of(registry: Registry, spec: pb.Job) -> JobSpeed | None:
+    """The speed of a new job, in which the bandwidth between servers is that of the slowest one if it does not say.
+
+    Raises:
+        RequestError: it is invalid, does not go as far as the job's slots, or the job has a model in a table too.
+    """
+    if not spec.HasField("speed"):
+        return None
+    slowest_bps = min((server.nic_bps for _, server in registry.servers_in_cluster()), default=0)
+    speed = speed_of(
+        spec.speed, "job.speed", max(1, slowest_bps // 8) if slowest_bps else BETWEEN_BYTES_PER_S
+    )
+    if spec.model:
+        raise invalid(
+            "job.speed", f"expected none beside job.model, which has its speeds, got {spec.model!r}"
+        )
+    wanted = spec.gpus or spec.cpu_slots
+    if speed.most is not None and speed.most < wanted:
+        raise invalid(
+            "job.speed.table.step_ns",
+            f"expected times up to {wanted} slots, as the job asks for, got {speed.most}",
+        )
+    return speed
 
 
 def check_not_held(spec: pb.Job) -> None:

@@ -232,7 +232,10 @@ class ServiceOperations:
         job = self._registry.job(job_id)
         explained = pb.ExplainReply()
         explained.CopyFrom(self._explain(job))
-        notes = (self.context.notes(job), self.agents.slowed_by(job), self._dispatcher.note(job))
+        notes = (
+            *(self.context.notes(job), self.context.speeds.explanation(job)),
+            *(self.agents.slowed_by(job), self._dispatcher.note(job)),
+        )
         if further := [text for text in notes if text]:
             explained.summary = "; ".join((explained.summary, *further))
         shorten_explanation(explained)

@@ -69,7 +69,8 @@ LAYERS = {
         *("scheduled_job", "cluster_run", "rates"),
     ),
     "placement.service": (
-        *("protocol", "state", "ratio_table", "contention", "counts", "context", "lifecycle", "decisions"),
+        *("protocol", "state", "ratio_table", "contention", "counts", "measured_speeds", "checkpoints"),
+        *("context", "lifecycle", "decisions"),
     ),
     "bench": (
         *("command_line", "plain_documents", "tables", "warm", "lab", "workloads", "compare", "hosts"),
@@ -118,9 +119,10 @@ LAYERS = {
         *(
             "comparison",
             "elastic_executor",
-            "whole_jobs",
             "contention_table",
             "contention_service",
+            "whole_jobs_service",
+            "whole_jobs",
             "contention",
         ),
         *("async_lab", "async_executor", "async_profile", "async_jobs"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +24,8 @@ examples:
   mltcp-placement submit --id bert-7 --gpus 4 --iterations 20000 --wait ended -- train.py --lr 0.1
   mltcp-placement submit --id bert-8 --gpus 4 --iterations 20000 --deadline 2030-01-31T18:00
   mltcp-placement submit --id bert-9 --gpus 4 --iterations 20000 --priority 1 --profile bert.json --elastic -- train.py
+  mltcp-placement submit --id bert-10 --gpus 1 --iterations 20000 --speed speed.json --checkpoints /shared/bert-10
+                         --priority 0.5 --elastic -- train.py
   mltcp-placement submit --id fsdp-1 --gpus 4 --iterations 20000 --model FSDP --elastic -- train.py
   mltcp-placement submit --file jobs.json --json
 
@@ -52,6 +55,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     job.add_argument("--iterations", type=int, default=0, metavar="N", help="number of iterations to train")
     job.add_argument("--profile", type=Path, metavar="FILE", help="demand profile of an iteration, JSON")
     job.add_argument(
+        "--speed",
+        type=Path,
+        metavar="FILE",
+        help="how long an iteration takes on any number of slots, JSON, as profile-job writes it",
+    )
+    job.add_argument(
+        "--checkpoints",
+        default="",
+        metavar="DIR",
+        help="of an elastic job: where the service reads how much is done after a stop",
+    )
+    job.add_argument(
         "--model", default="", metavar="NAME", help="its model in the service's table of contention ratios"
     )
     job.add_argument(
@@ -71,7 +86,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--priority",
         type=float,
         metavar="ALPHA",
-        help="a deadline of ALPHA times its run time on one GPU; smaller is more urgent, needs --profile",
+        help="a deadline of ALPHA times its run time on one GPU; smaller is more urgent, needs --speed or --profile",
     )
     job.add_argument(
         "--elastic",
@@ -124,6 +139,7 @@ def _stop(options: argparse.Namespace) -> int:
 def _jobs(options: argparse.Namespace) -> list[pb.Job]:
     from placement.service.protocol import placement_pb2 as pb
     from placement.service.protocol.documents import jobs_from_file, profile_from_file
+    from placement.service.protocol.speeds import speed_from_file
 
     if (options.file is None) == (options.id is None):
         raise UsageError("expected either --file or --id with --gpus and --iterations")
@@ -143,6 +159,7 @@ def _jobs(options: argparse.Namespace) -> list[pb.Job]:
         slots_per_server=options.per_server,
         model=options.model,
         iteration_samples=options.iteration_samples,
+        checkpoints=os.path.abspath(options.checkpoints) if options.checkpoints else "",
     )
     if options.deadline is not None:
         job.deadline_ns = _deadline_ns(options.deadline)
@@ -150,6 +167,8 @@ def _jobs(options: argparse.Namespace) -> list[pb.Job]:
         job.priority = options.priority
     if options.profile is not None:
         job.profile.CopyFrom(profile_from_file(options.profile))
+    if options.speed is not None:
+        job.speed.CopyFrom(speed_from_file(options.speed))
     return [job]
 
 

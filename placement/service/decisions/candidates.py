@@ -109,7 +109,7 @@ def _view(job: JobRecord, view: ClusterView) -> JobView:
         job.count,
         job.spec.iterations,
         max(1, job.spec.iterations - job.done),
-        JobProfileTimes(job.iteration_ns),
+        job.speed or JobProfileTimes(job.iteration_ns),
         view.gpus_of(job),
         FOREVER_NS if job.placed else 0,
         deadline_ns=job.deadline_ns,

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.one_line import one_line
@@ -325,7 +326,7 @@ class JobScheduling(Dispatcher):
             text = f"moved from {origin} to {count} (restart {job.restarts})"
         elif job.restarts:
             text = f"goes on with {count} (restart {job.restarts})"
-        run_ns = job.run_ns * job.count // len(job.slots)
+        run_ns = job.run_on_ns(len(job.slots), self._context.on_one_server(job), Fraction(job.done))
         return f"{plan.by}: {text}, after {plan.cause}" + deadline_text(
             job, now_ns + run_ns, "expected to end"
         )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import Vocabulary, split_cassini
 from placement.model.cluster import Cluster, Gpu, Server, Switch
+from placement.model.job_speed import TableSpeed
 from placement.model.throughput_table import TableModel, TableTimes
 from placement.policies.catalogue import PlacementPolicy, placement_names, placement_policy
 from placement.policies.schedulers.contention import rule
 from placement.policies.schedulers.contention.tables import all_kinds, name_of, node_counts
 from placement.policies.schedulers.deadlines.rules import RULES
 from placement.policies.schedulers.registry import IMPORTED, LEARNED, SCHEDULERS, named_scheduler
+from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS
 from placement.policies.schedulers.scheduler import JobView, Scheduler
 from placement.service.contention import table_named
 from placement.service.context import ServiceContext, ServiceRules
@@ -33,6 +36,8 @@ ALLOWED = (
     f"{NAMES.allowed}, each alone or with +cassini, or, for all jobs, one of "
     f"{', '.join((*WHOLE_JOBS, *rule.SHOWN))}"
 )
+
+_ANY_JOB = JobView("j", 0, 1, 1, 1, 1, 1, TableSpeed((1,)), noise_scale=math.inf)
 
 FROM_FILES = (*LEARNED, IMPORTED)
 """Before the path of a checkpoint, or the module of a scheduler: only the operator may name these."""
@@ -186,8 +191,8 @@ def check_rules(rules: ServiceRules) -> None:
         try:
             if name:
                 scheduler = named_scheduler(name)
-                if name in RULES:
-                    scheduler.candidates(Cluster.star(1, 1), 0, ())  # compiled before the first job needs it
+                if name in RULES or name in RESPONSE_SCHEDULERS:  # compiled before the first job needs them
+                    scheduler.candidates(Cluster.star(1, 1), 0, () if name in RULES else (_ANY_JOB,))
         except UsageError as error:
             raise UsageError(f"{option}: {error}") from None
 

@@ -128,6 +128,8 @@ def job_view(
 ) -> JobView:
     """The view of a job: it may have any number of slots, or just as many as it asks for if a table has its model.
 
+    A job whose speed is a table of its own may have as many as that goes up to.
+
     Args:
         context: the service's state.
         job: that runs or waits.
@@ -140,7 +142,7 @@ def job_view(
     started = job.placed or job.restarts > 0
     deadline_ns = job.deadline_ns if job.deadline_ns is not None else job.submitted_ns + NO_DEADLINE_NS
     held_ns = max(0, job.placed_ns + restart_ns - now_ns) if job.placed and job.restarts else 0
-    done = context.done(job)
+    done, most = context.done(job), None if job.speed is None else job.speed.most
     # The time for which a job has held slots is not stored: it is taken to be that of its iterations.
     held_for_ns = int(done * job.iteration_ns) if started else 0
     plain = JobView(
@@ -148,10 +150,10 @@ def job_view(
         arrival_ns=job.submitted_ns,
         gpus_wanted=job.count,
         gpus_min=1,
-        gpus_max=max(len(view.slots), job.count),
+        gpus_max=max(len(view.slots), job.count) if most is None else most,
         iterations=Fraction(job.spec.iterations),
         iterations_left=job.spec.iterations - done,
-        times=JobProfileTimes(job.iteration_ns),
+        times=job.speed or JobProfileTimes(job.iteration_ns),
         gpus=view.gpus_of(job),
         lease_end_ns=lease_end_ns if job.placed else 0,
         restarts=job.restarts,

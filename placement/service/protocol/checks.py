@@ -119,6 +119,12 @@ def check_job(job: pb.Job, field: str = "job") -> None:
         )
     check_text(job.policy, f"{field}.policy")
     check_text(job.model, f"{field}.model")
+    check_text(job.checkpoints, f"{field}.checkpoints")
+    if job.checkpoints and not (job.elastic and job.checkpoints[0] == "/" and "\0" not in job.checkpoints):
+        raise invalid(
+            f"{field}.checkpoints",
+            f"expected an absolute path, of an elastic job, got {job.checkpoints[:40]!r}",
+        )
     check_profile(job.profile, f"{field}.profile")
     _check_program(job, field)
     if job.ByteSize() > MOST_JOB_BYTES:
@@ -181,10 +187,10 @@ def check_deadline(job: pb.Job, now_ns: int, field: str = "job") -> None:
                 f"{field}.priority",
                 f"expected more than 0 and at most {_MOST_PRIORITY:g}, got {job.priority:g}",
             )
-        if not job.HasField("profile"):
+        if not (job.HasField("profile") or job.HasField("speed")):
             raise invalid(
                 f"{field}.priority",
-                f"expected a job with a profile, which tells its run time, got {job.priority:g}",
+                f"expected a job with a profile or a speed, which tells its run time, got {job.priority:g}",
             )
 
 

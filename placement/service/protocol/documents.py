@@ -14,6 +14,7 @@ from mltcp.core.errors import UsageError
 from mltcp.core.json_files import read_json
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import profile_message
+from placement.service.protocol.speeds import speed_from_document
 
 
 def document(message: Message) -> dict[str, Any]:
@@ -60,7 +61,8 @@ def cluster_from_document(
 def jobs_from_file(path: Path) -> list[pb.Job]:
     """Read one job, or ``{"jobs": [...]}``, with the fields of the message.
 
-    A profile is a document of the ``mltcp`` backend, or ``{"phases": [{"duration_s", "bandwidth_bps"}]}``.
+    A profile is a document of the ``mltcp`` backend, or ``{"phases": [{"duration_s", "bandwidth_bps"}]}``; a speed is
+    one of `protocol.speeds`.
 
     Raises:
         UsageError: the file cannot be read or is malformed.
@@ -81,9 +83,12 @@ def profile_from_file(path: Path) -> pb.Profile:
 
 def _job(listed: Any, where: str) -> pb.Job:
     _check_object(listed, where)
-    job = _parsed({name: value for name, value in listed.items() if name != "profile"}, pb.Job(), where)
+    plain = {name: value for name, value in listed.items() if name not in ("profile", "speed")}
+    job = _parsed(plain, pb.Job(), where)
     if "profile" in listed:
         job.profile.CopyFrom(profile_message(demand_from_document(listed["profile"], f"{where}.profile")))
+    if "speed" in listed:
+        job.speed.CopyFrom(speed_from_document(listed["speed"], f"{where}.speed"))
     return job
 
 

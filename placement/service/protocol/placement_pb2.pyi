@@ -120,7 +120,7 @@ class Profile(_message.Message):
     def __init__(self, phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "gpus", "cpu_slots", "memory_mb", "iterations", "profile", "command", "environment", "policy", "servers", "shares_gpus", "deadline_ns", "priority", "elastic", "slots_per_server", "held", "model", "iteration_samples")
+    __slots__ = ("id", "gpus", "cpu_slots", "memory_mb", "iterations", "profile", "command", "environment", "policy", "servers", "shares_gpus", "deadline_ns", "priority", "elastic", "slots_per_server", "held", "model", "iteration_samples", "speed", "checkpoints")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +146,8 @@ class Job(_message.Message):
     HELD_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ITERATION_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SPEED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     id: str
     gpus: int
     cpu_slots: int
@@ -164,7 +166,49 @@ class Job(_message.Message):
     held: str
     model: str
     iteration_samples: float
-    def __init__(self, id: _Optional[str] = ..., gpus: _Optional[int] = ..., cpu_slots: _Optional[int] = ..., memory_mb: _Optional[int] = ..., iterations: _Optional[int] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., policy: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., shares_gpus: _Optional[bool] = ..., deadline_ns: _Optional[int] = ..., priority: _Optional[float] = ..., elastic: _Optional[bool] = ..., slots_per_server: _Optional[int] = ..., held: _Optional[str] = ..., model: _Optional[str] = ..., iteration_samples: _Optional[float] = ...) -> None: ...
+    speed: Speed
+    checkpoints: str
+    def __init__(self, id: _Optional[str] = ..., gpus: _Optional[int] = ..., cpu_slots: _Optional[int] = ..., memory_mb: _Optional[int] = ..., iterations: _Optional[int] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., policy: _Optional[str] = ..., servers: _Optional[_Iterable[str]] = ..., shares_gpus: _Optional[bool] = ..., deadline_ns: _Optional[int] = ..., priority: _Optional[float] = ..., elastic: _Optional[bool] = ..., slots_per_server: _Optional[int] = ..., held: _Optional[str] = ..., model: _Optional[str] = ..., iteration_samples: _Optional[float] = ..., speed: _Optional[_Union[Speed, _Mapping]] = ..., checkpoints: _Optional[str] = ...) -> None: ...
+
+class Speed(_message.Message):
+    __slots__ = ("ring", "parameter_server", "table")
+    RING_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_SERVER_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    ring: RingSpeed
+    parameter_server: ParameterServerSpeed
+    table: TableSpeed
+    def __init__(self, ring: _Optional[_Union[RingSpeed, _Mapping]] = ..., parameter_server: _Optional[_Union[ParameterServerSpeed, _Mapping]] = ..., table: _Optional[_Union[TableSpeed, _Mapping]] = ...) -> None: ...
+
+class RingSpeed(_message.Message):
+    __slots__ = ("compute_ns", "bytes", "inside_bytes_per_s", "between_bytes_per_s")
+    COMPUTE_NS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    INSIDE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    BETWEEN_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    compute_ns: int
+    bytes: int
+    inside_bytes_per_s: int
+    between_bytes_per_s: int
+    def __init__(self, compute_ns: _Optional[int] = ..., bytes: _Optional[int] = ..., inside_bytes_per_s: _Optional[int] = ..., between_bytes_per_s: _Optional[int] = ...) -> None: ...
+
+class ParameterServerSpeed(_message.Message):
+    __slots__ = ("worker_ns", "uplink_ns", "server_ns", "downlink_ns")
+    WORKER_NS_FIELD_NUMBER: _ClassVar[int]
+    UPLINK_NS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_NS_FIELD_NUMBER: _ClassVar[int]
+    DOWNLINK_NS_FIELD_NUMBER: _ClassVar[int]
+    worker_ns: int
+    uplink_ns: int
+    server_ns: int
+    downlink_ns: int
+    def __init__(self, worker_ns: _Optional[int] = ..., uplink_ns: _Optional[int] = ..., server_ns: _Optional[int] = ..., downlink_ns: _Optional[int] = ...) -> None: ...
+
+class TableSpeed(_message.Message):
+    __slots__ = ("step_ns",)
+    STEP_NS_FIELD_NUMBER: _ClassVar[int]
+    step_ns: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, step_ns: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ServerSlots(_message.Message):
     __slots__ = ("server", "slots")

@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from mltcp.core.demand import Demand
+from placement.model.job_speed import JobSpeed
 from placement.policies.slot_pool import SlotRequest
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError
@@ -41,6 +42,7 @@ class JobRecord:
         restarts: how often it has been stopped and queued again.
         deadline_ns: when it is to have ended, since the epoch; None: it has no deadline.
         owner: name of the caller who registered it; empty: nobody in particular, so that only operators may change it.
+        speed: its present model, corrected by measurements; None: its iterations take as long on any number of slots.
     """
 
     number: int
@@ -62,6 +64,7 @@ class JobRecord:
     restarts: int = 0
     deadline_ns: int | None = None
     owner: str = ""
+    speed: JobSpeed | None = None
 
     @property
     def id(self) -> str:
@@ -108,8 +111,15 @@ class JobRecord:
 
     @property
     def iteration_ns(self) -> int:
-        """The iteration time of its profile, or `UNPROFILED_NS`."""
-        return self.demand.iteration_ns if self.demand else UNPROFILED_NS
+        """The iteration time of its profile, or on as many slots as it asks for, or `UNPROFILED_NS`."""
+        if self.demand is not None:
+            return self.demand.iteration_ns
+        return UNPROFILED_NS if self.speed is None else self.speed.iteration_ns(self.count, True)
+
+    def run_on_ns(self, slots: int, one_node: bool, done: Fraction) -> int:
+        """The time that its iterations after `done` take on so many slots, on one server or not."""
+        iteration_ns = self.iteration_ns if self.speed is None else self.speed.iteration_ns(slots, one_node)
+        return math.ceil(max(Fraction(0), self.spec.iterations - done) * iteration_ns * self.count / slots)
 
     @property
     def work_ns(self) -> int:
@@ -135,15 +145,16 @@ class ResourceClass:
     request: SlotRequest
 
 
-def deadline_of(spec: pb.Job, demand: Demand | None, submitted_ns: int) -> int | None:
-    """The deadline of a job as it was submitted, with the profile of its specification; None if it has none.
+def deadline_of(spec: pb.Job, demand: Demand | None, speed: JobSpeed | None, submitted_ns: int) -> int | None:
+    """The deadline of a job as it was submitted, with the speed or profile of its specification; None if it has none.
 
-    By its priority alpha it is T_arr + floor(alpha * T_run(1)), DRS (6) and (7); T_run(1) is the service that it needs.
+    By its priority alpha it is T_arr + floor(alpha * T_run(1)), DRS (6) and (7); T_run(1) is the time on one slot.
     """
     if spec.HasField("deadline_ns"):
         return spec.deadline_ns
-    if spec.HasField("priority") and demand is not None:
-        alone_ns = demand.iteration_ns * spec.iterations * (spec.gpus or spec.cpu_slots)
+    if spec.HasField("priority") and (speed is not None or demand is not None):
+        iteration_ns = speed.iteration_ns(1, True) if speed is not None else demand.iteration_ns  # type: ignore[union-attr]
+        alone_ns = iteration_ns * spec.iterations * (spec.gpus or spec.cpu_slots)
         return submitted_ns + math.floor(Fraction(spec.priority) * alone_ns)
     return None
 
@@ -167,7 +178,7 @@ def done_iterations(job: JobRecord, now_ns: int) -> int:
     """The iterations that a job has done, counted in those with as many slots as it asked for; less than all.
 
     Of a job without an agent, or one that was restarted, it is an estimate: iterations take as long as in its profile,
-    whatever its slots.
+    whatever its slots. `MeasuredSpeeds.done` is for jobs with a speed.
     """
     done = Fraction(job.done)
     if job.placed and (job.restarts or not job.agent):

@@ -10,15 +10,16 @@ from google.protobuf.message import DecodeError
 
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import RequestError, demand_of, profile_message
+from placement.service.protocol.speeds import speed_message, speed_of
 from placement.service.state.job_record import JobRecord, deadline_of
 from placement.service.state.registry import OutOfUse, Registry
 from placement.service.state.store import Store
 
-_DERIVED = ("spec", "demand", "slots", "links", "deadline_ns")
+_DERIVED = ("spec", "demand", "slots", "links", "deadline_ns", "speed")
 _PLAIN = tuple(each.name for each in fields(JobRecord) if each.name not in _DERIVED)
 """The fields of a record that are columns of the same name."""
 
-_COLUMNS = (*_PLAIN, "id", "spec", "profile", "places")
+_COLUMNS = (*_PLAIN, "id", "spec", "profile", "places", "speed")
 _CHANGING = tuple(name for name in _COLUMNS if name not in ("number", "id", "spec", "owner"))
 _INSERT = f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _UPDATE = f"UPDATE jobs SET {', '.join(f'{name}=?' for name in _CHANGING)} WHERE number=?"
@@ -58,6 +59,8 @@ def _values(job: JobRecord, columns: Sequence[str], places: bytes | None) -> Ite
             yield job.spec.SerializeToString()
         elif name == "profile":
             yield profile_message(job.demand).SerializeToString() if job.demand else None
+        elif name == "speed":
+            yield speed_message(job.speed).SerializeToString() if job.speed else None
         else:
             yield places if name == "places" else getattr(job, name)
 
@@ -117,12 +120,15 @@ def saved_decisions(store: Store) -> dict[int, pb.ExplainReply]:
 def _job(row: Mapping[str, Any]) -> tuple[JobRecord, list[pb.ServerSlots]]:
     spec, profile, places = pb.Job.FromString(row["spec"]), row["profile"], row["places"]
     pb.JobState.Name(row["state"])  # raises ValueError for one that no service has written
-    submitted = demand_of(spec.profile, "profile") if spec.HasField("priority") else None
+    due = spec.HasField("priority")  # by the profile or the speed as submitted
+    demand = demand_of(spec.profile, "profile") if due and spec.HasField("profile") else None
+    submitted = speed_of(spec.speed, "speed") if due and spec.HasField("speed") else None
     job = JobRecord(
         **{name: row[name] for name in _PLAIN},
         spec=spec,
         demand=demand_of(pb.Profile.FromString(profile), "profile") if profile else None,
-        deadline_ns=deadline_of(spec, submitted, row["submitted_ns"]),
+        deadline_ns=deadline_of(spec, demand, submitted, row["submitted_ns"]),
+        speed=speed_of(pb.Speed.FromString(row["speed"]), "speed") if row["speed"] else None,
     )
     job = replace(job, agent=bool(job.agent))
     return job, list(pb.JobStatus.FromString(places).places) if places else []

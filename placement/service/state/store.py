@@ -24,7 +24,7 @@ from mltcp.core.errors import MltcpError
 from mltcp.core.one_line import one_line
 from placement.service.state.database_files import DatabaseFiles
 
-VERSION = 6
+VERSION = 7
 
 RESERVE_BYTES = 64 << 20
 """What is to be free on the disk for new jobs to be accepted; a tenth of a disk that is smaller than ten times that."""
@@ -87,12 +87,17 @@ CREATE TABLE jobs (
     engine TEXT NOT NULL,
     done INTEGER NOT NULL DEFAULT 0,
     restarts INTEGER NOT NULL DEFAULT 0,
-    owner TEXT NOT NULL DEFAULT ''
+    owner TEXT NOT NULL DEFAULT '',
+    speed BLOB
 );
 CREATE TABLE decisions (job INTEGER PRIMARY KEY, message BLOB NOT NULL);
 {_RATIOS}{_IDENTITIES}"""
 
-_FROM_5 = _IDENTITIES
+_FROM_6 = """
+ALTER TABLE jobs ADD COLUMN speed BLOB;
+"""
+
+_FROM_5 = f"{_IDENTITIES}{_FROM_6}"
 
 _FROM_4 = f"""{_RATIOS}{_FROM_5}"""
 
@@ -110,7 +115,7 @@ ALTER TABLE jobs ADD COLUMN done INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0;
 {_FROM_2}"""
 
-_EXTENSIONS = {1: _FROM_1, 2: _FROM_2, 3: _FROM_3, 4: _FROM_4, 5: _FROM_5}
+_EXTENSIONS = {1: _FROM_1, 2: _FROM_2, 3: _FROM_3, 4: _FROM_4, 5: _FROM_5, 6: _FROM_6}
 """The statements that extend the database of an earlier version to the present one."""
 
 _log = logging.getLogger("mltcp.placement")

@@ -535,6 +535,15 @@ def test_what_an_iteration_was_held_back_is_not_in_its_reported_duration(ranks):
     assert report.duration_ns == 100 * MS
 
 
+def test_the_iterations_of_a_rank_alone_have_durations_though_it_sends_nothing():
+    service = LocalService()
+    agent = Agent(service, "job", 1, TimeShifts(lambda delay, outcome: None), Announcer(dist.HashStore(), 1))
+    agent.iteration_ended(Iteration(3, 5 * MS, 105 * MS, ()))
+    report = service.next(IterationReport)
+    agent.close()
+    assert (report.number, report.duration_ns) == (3, 100 * MS)
+
+
 def test_a_rank_that_hears_too_late_is_in_the_report(ranks):
     stream = ranks.service.opened.get(timeout=WAIT_S)
     for number in range(1, 10**4):

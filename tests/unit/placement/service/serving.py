@@ -80,6 +80,7 @@ def placed(client, job_id):
 
 
 _TAKEN_BACK = {
+    6: "ALTER TABLE jobs DROP COLUMN speed;",
     5: "DROP TABLE identities;",
     4: "DROP TABLE ratios;",
     3: "ALTER TABLE servers DROP COLUMN state; ALTER TABLE servers DROP COLUMN reason;",
