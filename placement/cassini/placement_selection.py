@@ -267,7 +267,9 @@ class _Rated:
         if how == "none":
             return
         if how == "link":
-            self.shifts_ns = {job: graph.links[_one_of(links, job)][job] for job, links in graph.links_of.items()}
+            self.shifts_ns = {
+                job: graph.links[_one_of(links, job)][job] for job, links in graph.links_of.items()
+            }
             return
         self.shifts_ns = self._joined() if self._jointly else time_shifts(graph)
         if self._jointly:

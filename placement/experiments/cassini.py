@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -18,8 +18,8 @@ from placement.experiments.comparison import (
     TraceRun,
     pooled,
 )
-from placement.policies.schedulers.scheduling_policy import SCHEDULER_NAMES, plain_name, scheduling_policy
 from placement.experiments.statistics import half_interval
+from placement.policies.schedulers.scheduling_policy import SCHEDULER_NAMES, plain_name, scheduling_policy
 from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.scheduled_cluster import IDEAL, TraceOutcome, joined, run_trace
 from placement.traces import sets
@@ -67,7 +67,7 @@ class PhasedMix:
     jobs: int
     load: float
     gpus: int
-    mix: ModelMix = ModelMix()
+    mix: ModelMix = field(default_factory=ModelMix)
 
     def trace(self, seed: int) -> SeededJobs:
         """The trace of a seed."""
@@ -78,7 +78,7 @@ class PhasedMix:
 
 
 def traces_of(
-    trace: str, seeds: Sequence[int], jobs: int, load: float, gpus: int, mix: ModelMix = ModelMix()
+    trace: str, seeds: Sequence[int], jobs: int, load: float, gpus: int, mix: ModelMix | None = None
 ) -> tuple[Drawn | SeededJobs, ...]:
     """The traces of ``poisson`` or ``dynamic``, one a seed; of the name or file of a set of jobs, the same again.
 
@@ -86,7 +86,7 @@ def traces_of(
         UsageError: there is no such set or file, or it holds something else.
     """
     if trace in ("poisson", "dynamic"):
-        return tuple(Drawn(PhasedMix(trace, jobs, load, gpus, mix), seed) for seed in seeds)
+        return tuple(Drawn(PhasedMix(trace, jobs, load, gpus, mix or ModelMix()), seed) for seed in seeds)
     given = sets.load(trace)
     return tuple(SeededJobs(given, seed) for seed in seeds)
 

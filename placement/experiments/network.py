@@ -521,8 +521,8 @@ def _phased(job: Job, nic_bps: int) -> TracedJob:
 class TracesInNetwork(PhasedJobs):
     """Jobs of a trace that arrive, wait for GPUs and leave, under SCHEDULER[+cassini][+GATE]+CONTROL.
 
-    The values of a run are those of `PhasedJobs`; slowdowns are over what an iteration's phases take together, and marked
-    bits, which the mode `steps` has, those of packets that were marked.
+    The values of a run are those of `PhasedJobs`; slowdowns are over what an iteration's phases take together. Marked
+    bits, which the mode `steps` has, are those of packets that were marked.
 
     Attributes:
         mode: one of `TRACE_MODES`.
@@ -571,7 +571,9 @@ def placing_policy(
     if SCHEDULER_NAMES.find(scheduler) is not None:
         return scheduling_policy("+".join([scheduler, *cassini]), seed=seed, lease_ns=lease_ns), gate
     options = CassiniOptions.parse(cassini[0].partition("@")[2]) if cassini else CassiniOptions()
-    return SchedulingPolicy(named_scheduler(scheduler, seed), bool(cassini), options.candidates, options), gate
+    return SchedulingPolicy(
+        named_scheduler(scheduler, seed), bool(cassini), options.candidates, options
+    ), gate
 
 
 _SCHEDULERS = Vocabulary(

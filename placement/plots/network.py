@@ -72,14 +72,16 @@ def iterations_figure(title: str, comparison: PolicyComparison) -> Figure:
 
 
 def course_figure(title: str, comparison: PolicyComparison) -> Figure:
-    """The iteration times of each job over time, a panel a policy, of the first trace: means of a hundredth of its time.
+    """The iteration times of each job over time, a panel a policy, of the first trace: means over a hundredth of it.
 
     Jobs of a model have one colour.
     """
     first = {policy: runs[0] for policy, runs in comparison.runs.items()}
     models = sorted({job["model"] for run in first.values() for job in run["jobs"]})
     colours = {model: SHADES[number % len(SHADES)] for number, model in enumerate(models)}
-    figure = framed(title, [(model or "-", colour) for model, colour in colours.items()], _PANEL_IN, columns=len(first))
+    figure = framed(
+        title, [(model or "-", colour) for model, colour in colours.items()], _PANEL_IN, columns=len(first)
+    )
     latest_s = max(max(run["every_ended_ns"]) for run in first.values()) / 1e9
     for ax, (policy, run) in zip(figure.axes, first.items(), strict=True):
         for model, ended_s, times_s in _jobs_of(run):
@@ -116,7 +118,12 @@ def marks_figure(title: str, comparison: PolicyComparison) -> Figure:
     means = {policy: marks_by_model(runs) for policy, runs in comparison.runs.items()}
     models = sorted({model for each in means.values() for model in each})
     colours = policy_colours(list(means))
-    figure = framed(title, list(colours.items()), max(1.5, _ROW_IN * len(models) * max(1.0, len(colours) / 2)), left_in=1.6)
+    figure = framed(
+        title,
+        list(colours.items()),
+        max(1.5, _ROW_IN * len(models) * max(1.0, len(colours) / 2)),
+        left_in=1.6,
+    )
     (ax,) = figure.axes
     height = 0.8 / len(colours)
     for row, (policy, of_models) in enumerate(means.items()):

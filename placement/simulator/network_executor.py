@@ -22,7 +22,6 @@ from placement.simulator.share_run import ShareRun
 from placement.simulator.step_run import StepRun
 from placement.traces.sets import TracedJob
 
-
 TRACE_MODES = ("shares", "steps")
 
 
@@ -92,9 +91,7 @@ class NetworkExecutor(FluidExecutor):
     def _begin(self, job: FluidJob, start: Start, hold_ns: float, noise_ns: float) -> None:
         cluster = self._network_cluster
         placed = cluster.placed(start.job.name, _traffic(start.job, len(start.gpus)), start.gpus)
-        planned = replace(
-            placed, iterations=job.planned, noise_ns=round(noise_ns), law=self._control.law
-        )
+        planned = replace(placed, iterations=job.planned, noise_ns=round(noise_ns), law=self._control.law)
         silence_ns = Demand(job.phases).silence_ns
         self._run.start(
             job.number, planned, cluster.routes_of(placed), silence_ns=silence_ns, hold_ns=hold_ns

@@ -239,7 +239,9 @@ def carry_over(old: StepState, new: StepState, kept: Sequence[tuple[int, int]]) 
     for was, place in kept:
         flow_numbers |= _carry_flows(old, new, old.jobs[was], new.jobs[place])
         _carry_iteration(old, new, old.jobs[was], new.jobs[place])
-    active = [flow_numbers[flow] for flow in old.active[: old.counts[ACTIVE]].tolist() if flow in flow_numbers]
+    active = [
+        flow_numbers[flow] for flow in old.active[: old.counts[ACTIVE]].tolist() if flow in flow_numbers
+    ]
     new.active[: len(active)] = active
     new.counts[ACTIVE], new.counts[CHANGED] = len(active), 1
     gone = ~np.isin(old.hops["flow"], list(flow_numbers))

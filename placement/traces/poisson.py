@@ -84,7 +84,16 @@ def dynamic(seed: int, *, gpus: int = GPUS, mix: ModelMix | None = None) -> JobS
         busy += workers
     later_ns = 60 * NS_PER_MS * long
     arriving = [
-        _job(each.lower(), NETWORKS[each], NETWORKS[each].batches[-1], gpus // 6, most, later_ns, mix, fixed=True)
+        _job(
+            each.lower(),
+            NETWORKS[each],
+            NETWORKS[each].batches[-1],
+            gpus // 6,
+            most,
+            later_ns,
+            mix,
+            fixed=True,
+        )
         for each, most in (("DLRM", max(1, long * 2 // 5)), (second, long))
     ]
     source = f"4.5.3: DLRM and {second} arrive at a busy cluster, seed {seed}"

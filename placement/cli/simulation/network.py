@@ -101,7 +101,7 @@ iteration has the noise of one), control (its own, whatever is compared), at, ho
 class at links with queues for classes: 0 to 7, of which 7 goes first, or remaining:10:40:160, 7 for a message whose
 connection has less than 10 ms of the iteration left at line rate, 6 for less than 40 ms, and so on.
 {parallelism.__doc__.partition(chr(10) + chr(10))[2]}
-A TRACE is poisson or dynamic, drawn for each seed, a set of jobs (a name or JSON), or a CSV file as `simulate` reads it.
+A TRACE is poisson or dynamic, drawn for each seed, a set of jobs (a name or JSON), or a CSV file as of `simulate`.
 poisson:jobs=20,load=0.8,iterations=20-100,models=VGG16+BERT,compute=0.5 says how many jobs, the GPUs that they ask for
 over those there are, how long they are, what they train (models of Table 4.2, or data, or model), and how many times as
 long computing takes; dynamic has the last three. Jobs wait for GPUs, are placed by each of --policies, and leave; each
@@ -275,7 +275,9 @@ def _write_trace(options: argparse.Namespace, document: str, comparison: PolicyC
     write_document(options.output, "network.json", document)
     where = f"{options.trace} in {options.topology}"
     slowdowns = {policy: pooled(runs, "every_slowdown") for policy, runs in comparison.runs.items()}
-    times_s = {policy: pooled(runs, "every_iteration_ns") / NS_PER_S for policy, runs in comparison.runs.items()}
+    times_s = {
+        policy: pooled(runs, "every_iteration_ns") / NS_PER_S for policy, runs in comparison.runs.items()
+    }
     for name, draw in (
         ("slowdowns", lambda: network.slowdowns_figure(f"Slowdown of iterations: {where}", slowdowns)),
         ("times", lambda: network.times_figure(f"Iteration times: {where}", times_s)),

@@ -96,7 +96,9 @@ def job_laws(text: str, jobs: Sequence[str]) -> tuple[NetworkLaw, ...]:
     named = [_model_of(job, queues, text) for job in jobs]
     for model, laws in queues.items():
         if named.count(model) < len(laws):
-            raise UsageError(f"control {shown(text)}: {model}: expected {len(laws)} jobs, got {named.count(model)}")
+            raise UsageError(
+                f"control {shown(text)}: {model}: expected {len(laws)} jobs, got {named.count(model)}"
+            )
     return tuple(queues[model].pop(0) if len(queues[model]) > 1 else queues[model][0] for model in named)
 
 

@@ -35,13 +35,17 @@ _SMOOTHING = 1 / 16
 _LEAST_RATE = 1e-3
 
 
-@compiled
 def run(state: StepState, step_ns: int, until: int) -> int:
     """Run until all jobs have ended, or until that time; returns when it ended."""
+    _begin(state)
+    advance(state, 0, step_ns, until, 0)
+    return until if state.counts[UNFINISHED] > 0 else int(state.ends.max(initial=0))
+
+
+@compiled
+def _begin(state: StepState) -> None:
     for j in range(len(state.jobs)):
         begin_iteration(state, j, state.jobs[j].began)
-    advance(state, 0, step_ns, until, 0)
-    return until if state.counts[UNFINISHED] > 0 else _latest_end(state)
 
 
 @compiled
@@ -62,14 +66,6 @@ def advance(state: StepState, now: int, step_ns: int, until: int, unfinished: in
             _step(state, now, step_ns)
         now += step_ns
     return now
-
-
-@compiled
-def _latest_end(state: StepState) -> int:
-    latest = 0
-    for i in range(len(state.ends)):
-        latest = max(latest, state.ends[i])
-    return latest
 
 
 @compiled

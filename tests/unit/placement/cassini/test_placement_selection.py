@@ -85,7 +85,7 @@ def test_the_tail_metric_takes_the_candidate_whose_worst_link_is_best():
 
 
 def test_time_shifts_of_one_link_break_the_others_and_joint_ones_do_not():
-    shapes = {job: HALF for job in ("j1", "j2", "j3")}
+    shapes = dict.fromkeys(("j1", "j2", "j3"), HALF)
     chain = {"l": ("j1", "j2"), "m": ("j2", "j3")}
     joint = choose_placement([chain], shapes, CAPACITY, shifts="joint")
     assert joint.score == 1

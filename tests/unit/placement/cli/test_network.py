@@ -123,7 +123,10 @@ def test_slurms_topologies(capsys, tmp_path):
         (("--jobs", "chakra=none"), "none: No such file or directory"),
         (("--control", "vegas"), "control: expected reno, mltcp_reno"),
         (("--control", "dcqcn@slope=2"), "control 'dcqcn@slope=2': slope: expected F only after mltcp_dcqcn"),
-        (("--control", "vgg16=dcqcn+bert=dctcp"), "control 'vgg16=dcqcn+bert=dctcp': bert: expected 1 jobs, got 0"),
+        (
+            ("--control", "vgg16=dcqcn+bert=dctcp"),
+            "control 'vgg16=dcqcn+bert=dctcp': bert: expected 1 jobs, got 0",
+        ),
         (("--control", "bert=dcqcn"), "control 'bert=dcqcn': expected a law for job 'vgg16-1', got none"),
         (("--control", "vgg16=dcqcn+dctcp"), "control 'vgg16=dcqcn+dctcp': expected MODEL=LAW joined by +"),
         (("--baseline", "reno"), "--baseline: expected one of"),
@@ -179,7 +182,9 @@ def test_a_law_for_each_job_shifts_them_apart_where_one_for_both_does_not(capsys
     )
     assert (status, err) == (0, "")
     equal, apart = (each["traces"][0]["by_job"] for each in json.loads(out)["controls"])
-    assert all(fast["mean_iteration_s"] < slow["mean_iteration_s"] for fast, slow in zip(apart, equal, strict=True))
+    assert all(
+        fast["mean_iteration_s"] < slow["mean_iteration_s"] for fast, slow in zip(apart, equal, strict=True)
+    )
     assert all(job["marked_bytes"] > 0 for job in equal)
 
 
@@ -272,7 +277,10 @@ def test_a_trace_is_placed_under_every_policy_and_control_and_kept(capsys, tmp_p
     ("arguments", "expected"),
     [
         (("--trace", "poisson:jobs=0"), "--trace: jobs: expected a whole number from 1"),
-        (("--trace", "poisson:colour=1"), "--trace poisson: expected jobs, load, iterations, models, compute with"),
+        (
+            ("--trace", "poisson:colour=1"),
+            "--trace poisson: expected jobs, load, iterations, models, compute with",
+        ),
         (("--trace", "none.csv"), "none.csv: "),
         (("--trace", "none"), "set: expected a file or one of"),
         (("--policies", "themis+srsf-1+ada-srsf"), "--policies: expected SCHEDULER, with +cassini"),
@@ -286,7 +294,10 @@ def test_a_trace_is_placed_under_every_policy_and_control_and_kept(capsys, tmp_p
         (("--policies", "themis+cassini@colour=1"), "cassini@: expected loops, metric, shifts"),
         (("--mode", "auto"), "--mode: expected shares or steps with --trace, got auto"),
         (("--step-us", "5"), "--step-us: expected with --mode steps only"),
-        (("--mode", "steps", "--policies", "themis+srsf-1"), "gate: expected in the mode shares only, got steps"),
+        (
+            ("--mode", "steps", "--policies", "themis+srsf-1"),
+            "gate: expected in the mode shares only, got steps",
+        ),
         (("--iterations", "3"), "--iterations: expected with --jobs only"),
         (("--noise", "2"), "noise: expected 0 <= noise < 1, got 2"),
         (
@@ -313,7 +324,10 @@ def test_wrong_traces_are_refused_in_one_line(capsys, tmp_path, monkeypatch, arg
 def test_a_trace_in_steps_has_marks_by_model_and_gains_with_intervals(capsys, tmp_path):
     command = (
         *("--topology", "thesis,ecn=80kb-160kb-1,delay_us=5", "--trace", "dynamic:iterations=4"),
-        *("--policies", "themis,themis+cassini@loops=discard:worthwhile=0:metric=tail:shifts=joint:candidates=5"),
+        *(
+            "--policies",
+            "themis,themis+cassini@loops=discard:worthwhile=0:metric=tail:shifts=joint:candidates=5",
+        ),
         *("--control", "dcqcn", "--mode", "steps", "--step-us", "20", "--seeds", "0:2", "--processes", "1"),
     )
     status, out, err = run(capsys, *command, "-o", str(tmp_path))

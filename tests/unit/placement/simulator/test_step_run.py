@@ -48,7 +48,7 @@ def test_jobs_that_are_there_from_the_beginning_are_those_of_the_simulation_bit_
     expected = simulate(DUMBBELL.network, jobs, [DUMBBELL.routes_of(job) for job in jobs], settings)
     run = step_run(0, 1, noise_ms=0.5)
     found = {0: [], 1: []}
-    for until in np.arange(1, 400) * 0.7117 * MS:
+    for until in np.arange(1, 480) * 0.7117 * MS:
         run.run(until)
         if 30 < until / MS < 90:  # a job that does nothing comes and leaves at once
             silent = placed(2)
@@ -100,7 +100,7 @@ def test_a_job_ends_after_its_iterations_and_may_come_again_elsewhere():
     run.start(1, job, DUMBBELL.routes_of(job), hold_ns=5 * MS)
     assert run.run(10**12) == (1,)
     assert (run.now_ns, run.iterations_left(1)) == (pytest.approx(70 * MS, rel=1e-3), 0)
-    again = replace(DUMBBELL.placed("j1", TRAFFIC, (0, 2)), iterations=1)
+    again = replace(DUMBBELL.placed("j1", TRAFFIC, (0, 2)), iterations=1, law=LAW)
     run.start(1, again, DUMBBELL.routes_of(again))
     assert run.run(10**12) == (1,)
     assert ended_ms(run, 1) == pytest.approx([40, 70, 100], abs=0.1)

@@ -202,7 +202,9 @@ def test_a_mix_says_what_jobs_train_how_long_and_on_how_fast_gpus():
     assert {job.iterations for job in trace.jobs} == set(range(20, 31))
     fast, slow = (NETWORKS["GPT3"].phases(2, 16, compute) for compute in (0.5, 1.0))
     assert [phase.bandwidth_bps for phase in fast] == [phase.bandwidth_bps for phase in slow]
-    silences = [sum(phase.duration_ns for phase in phases if not phase.bandwidth_bps) for phases in (fast, slow)]
+    silences = [
+        sum(phase.duration_ns for phase in phases if not phase.bandwidth_bps) for phases in (fast, slow)
+    ]
     assert silences[0] == pytest.approx(silences[1] / 2, abs=STEP_MS * MS)
     later = dynamic(1, mix=mix).jobs[-2:]
     assert [job.model for job in later] == ["DLRM", "ResNet50"]
