@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ Traffic: TypeAlias = Mapping[str, Sequence[str]]
 """The jobs on each link under a candidate placement."""
 
 Loops: TypeAlias = Literal["discard", "joint"]
+Metric: TypeAlias = Literal["mean", "tail", "first"]
+Shifts: TypeAlias = Literal["graph", "joint", "link", "none"]
 
 WORTHWHILE = 0.02
 """The least gain of a link's score over its mean at random time shifts for which its jobs are held to time shifts."""
@@ -103,6 +106,8 @@ def choose_placement(
     tolerance: float = TOLERANCE,
     worthwhile: float = WORTHWHILE,
     timed: bool = False,
+    metric: Metric = "mean",
+    shifts: Shifts = "graph",
 ) -> PlacementChoice:
     """Select a candidate by Algorithm 2; of equal scores the earlier, whatever the order of jobs and links.
 
@@ -117,6 +122,10 @@ def choose_placement(
         worthwhile: by how much time shifts have to better the score of a link over what it is at random, for its jobs
             to be held to them; with 0 all are, as in the thesis. See `link.fit_link`.
         timed: whether jobs keep to timetables, so that drift costs less. See `link.fit_link`.
+        metric: of a candidate, over the scores of its links: their mean, or the least (tail; Algorithm 2, footnote);
+            with ``first`` the first candidate is taken whatever its scores.
+        shifts: by the affinity graph; ``joint``, of all links together even where there is no loop (the complex
+            approach of 4.4.1); ``link``, that of one of a job's links (the simple approach); or none.
 
     Raises:
         UsageError: no candidates, or a job without demand or a link without capacity.
@@ -124,7 +133,9 @@ def choose_placement(
     if not candidates:
         raise UsageError("candidates: expected one or more, got none")
     _check(candidates, demands, capacities_bps)
-    links = _Links(demands, capacities_bps, angles, tolerance, worthwhile, timed)
+    if metric == "first":
+        candidates = candidates[:1]
+    links = _Links(demands, capacities_bps, angles, tolerance, worthwhile, timed, metric, shifts)
     with ThreadPoolExecutor(os.cpu_count()) as threads:  # the search lets other threads run
         rated = list(threads.map(lambda at: _Rated(at, candidates[at], links), range(len(candidates))))
     ranked = sorted(rated, key=lambda each: (-each.score_bound, each.position))
@@ -145,7 +156,7 @@ def choose_placement(
         best.position,
         best.score,
         dict(sorted(best.shifts_ns.items())),
-        tuple(best.graph.components()),
+        tuple(best.graph.components()) if best.shifts_ns else (),
         best.links_scored(),
         tuple(Considered(each.position, each.score, each.discarded, each.loops) for each in considered),
     )
@@ -162,9 +173,13 @@ class _Links:
         tolerance: float,
         worthwhile: float,
         timed: bool,
+        metric: Metric,
+        shifts: Shifts,
     ) -> None:
         self.capacities_bps = capacities_bps
         self.angles = angles
+        self.shifts = shifts
+        self.rated = _least if metric == "tail" else _mean
         self._tolerance = tolerance
         self._worthwhile = worthwhile
         self._timed = timed
@@ -242,14 +257,23 @@ class _Rated:
             links.iteration_ns,
         )
         self.loops = self.graph.has_loop
-        self.score_bound = _mean([each.score for each in self._fits.values()])
+        self._jointly = self.loops or links.shifts == "joint"
+        self.score_bound = links.rated([each.score for each in self._fits.values()])
         self.score = self.score_bound
 
     def solve(self) -> None:
         """Find the time shifts, and the score of the links at them."""
-        self.shifts_ns = self._joined() if self.loops else time_shifts(self.graph)
-        if self.loops:
-            self.score = _mean([each.score for each in self.links_scored()])
+        how, graph = self._links.shifts, self.graph
+        if how == "none":
+            return
+        if how == "link":
+            self.shifts_ns = {
+                job: graph.links[_one_of(links, job)][job] for job, links in graph.links_of.items()
+            }
+            return
+        self.shifts_ns = self._joined() if self._jointly else time_shifts(graph)
+        if self._jointly:
+            self.score = self._links.rated([each.score for each in self.links_scored()])
 
     def _joined(self) -> dict[str, int]:
         """Time shifts in which links with the same jobs count once; joint ones where loops remain."""
@@ -258,7 +282,7 @@ class _Rated:
         for component in merged.components():
             names = sorted({name for job in component for name in merged.links_of[job]})
             part = AffinityGraph({name: merged.links[name] for name in names}, merged.iteration_ns)
-            if part.has_loop:
+            if part.has_loop or self._links.shifts == "joint":
                 within = set(component)
                 shared = [each for each in self._circled.values() if each.names[0] in within]
                 shifts |= joint_shifts(shared, part, component, self._links.angles)
@@ -298,7 +322,7 @@ class _Rated:
 
     def _score_of(self, link: str) -> float:
         fit = self._fits[link]
-        if not self.loops or not self.shifts_ns:
+        if not self._jointly or not self.shifts_ns:
             return fit.score
         return fit.score_at([self.shifts_ns.get(job, 0) for job in self._shared[link]])
 
@@ -309,6 +333,15 @@ def _content(demand: Demand) -> tuple[tuple[int, int], ...]:
 
 def _mean(scores: Sequence[float]) -> float:
     return sum(scores) / len(scores) if scores else 1.0
+
+
+def _least(scores: Sequence[float]) -> float:
+    return min(scores, default=1.0)
+
+
+def _one_of(links: Sequence[str], job: str) -> str:
+    """As if drawn, but the same for the same job and links."""
+    return links[zlib.crc32(job.encode()) % len(links)]
 
 
 def _check(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from mltcp.core.policy_names import Vocabulary
+from mltcp.core.policy_names import CASSINI, Vocabulary, split_name
 from placement.experiments.comparison import (
     Column,
     ComparisonWorkload,
@@ -18,11 +18,12 @@ from placement.experiments.comparison import (
     TraceRun,
     pooled,
 )
-from placement.policies.schedulers.scheduling_policy import AUGMENTED, SCHEDULER_NAMES, scheduling_policy
+from placement.experiments.statistics import half_interval
+from placement.policies.schedulers.scheduling_policy import SCHEDULER_NAMES, plain_name, scheduling_policy
 from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.scheduled_cluster import IDEAL, TraceOutcome, joined, run_trace
 from placement.traces import sets
-from placement.traces.poisson import dynamic, poisson
+from placement.traces.poisson import ModelMix, dynamic, poisson
 from placement.traces.sets import JobSet
 
 THESIS = {
@@ -34,7 +35,7 @@ THESIS = {
 
 ALL = Vocabulary("scheduler", (*SCHEDULER_NAMES.names, IDEAL), shown=(*SCHEDULER_NAMES.shown, IDEAL))
 
-_ITERATIONS = ("iteration_ns", "slowdown", "marked_bits")
+_ITERATIONS = ("iteration_ns", "slowdown", "marked_bits", "ended_ns")
 
 
 @dataclass(frozen=True)
@@ -59,22 +60,25 @@ class PhasedMix:
         jobs: of a Poisson trace.
         load: of a Poisson trace.
         gpus: of the cluster.
+        mix: what the jobs train, and how long.
     """
 
     kind: str
     jobs: int
     load: float
     gpus: int
+    mix: ModelMix = field(default_factory=ModelMix)
 
     def trace(self, seed: int) -> SeededJobs:
         """The trace of a seed."""
         if self.kind == "poisson":
-            return SeededJobs(poisson(seed, jobs=self.jobs, load=self.load, gpus=self.gpus), seed)
-        return SeededJobs(dynamic(seed, gpus=self.gpus), seed)
+            drawn = poisson(seed, jobs=self.jobs, load=self.load, gpus=self.gpus, mix=self.mix)
+            return SeededJobs(drawn, seed)
+        return SeededJobs(dynamic(seed, gpus=self.gpus, mix=self.mix), seed)
 
 
 def traces_of(
-    trace: str, seeds: Sequence[int], jobs: int, load: float, gpus: int
+    trace: str, seeds: Sequence[int], jobs: int, load: float, gpus: int, mix: ModelMix | None = None
 ) -> tuple[Drawn | SeededJobs, ...]:
     """The traces of ``poisson`` or ``dynamic``, one a seed; of the name or file of a set of jobs, the same again.
 
@@ -82,7 +86,7 @@ def traces_of(
         UsageError: there is no such set or file, or it holds something else.
     """
     if trace in ("poisson", "dynamic"):
-        return tuple(Drawn(PhasedMix(trace, jobs, load, gpus), seed) for seed in seeds)
+        return tuple(Drawn(PhasedMix(trace, jobs, load, gpus, mix or ModelMix()), seed) for seed in seeds)
     given = sets.load(trace)
     return tuple(SeededJobs(given, seed) for seed in seeds)
 
@@ -122,7 +126,7 @@ class PhasedJobs(ComparisonWorkload):
     """Jobs with demand phases in the fluid simulation.
 
     The values of a run are those of `TraceOutcome.document`, and of all iterations of all jobs together their times,
-    slowdowns and marked bits, and of all decisions their times and scores.
+    slowdowns, marked bits and ends, and of all decisions their times and scores.
 
     Attributes:
         settings: the cluster.
@@ -152,7 +156,7 @@ class PhasedJobs(ComparisonWorkload):
 
     def variants(self, policy: str) -> tuple[str, ...]:
         """See `ComparisonWorkload.variants`."""
-        ALL.parse(policy)
+        ALL.parse(plain_name(policy))
         return (policy,)
 
     def run(self, trace: SeededJobs, policy: str) -> dict[str, Any]:
@@ -181,39 +185,63 @@ def trace_values(outcome: TraceOutcome) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Gain:
-    """The gain of Cassini for a scheduler: its iteration times alone over those with Cassini, on the same traces.
+    """The gain of Cassini for a scheduler: its value alone over that with Cassini, on the same traces.
 
     Attributes:
         scheduler: that was augmented.
-        mean: the mean over traces of the ratio of their mean iteration times.
-        p99: the same for the 99th percentiles.
-        thesis: mean and p99 as the thesis reports them for this kind of trace; None if it does not.
+        policy: the scheduler with Cassini.
+        ratios: by measure the mean ratio over traces, and half the width of its 95 % confidence interval (None for a
+            single trace): of the mean and the 99th percentile of iteration times, and of completion times.
+        thesis: of the first two as the thesis reports them for this kind of trace; None if it does not.
     """
 
     scheduler: str
-    mean: float
-    p99: float
+    policy: str
+    ratios: Mapping[str, tuple[float, float | None]]
     thesis: tuple[float, float] | None
 
     def __str__(self) -> str:
         thesis = f"; the thesis: {self.thesis[0]:g}x and {self.thesis[1]:g}x" if self.thesis else ""
-        return f"{self.scheduler} over {self.scheduler}+cassini: mean {self.mean:.2f}x, p99 {self.p99:.2f}x{thesis}"
+        shown = ", ".join(f"{name} {_ratio(*ratio)}" for name, ratio in self.ratios.items())
+        return f"{self.scheduler} over {self.policy}: {shown}{thesis}"
 
     def document(self) -> dict[str, Any]:
         """The entry of `gains` in the JSON document."""
         thesis = None if self.thesis is None else {"mean": self.thesis[0], "p99": self.thesis[1]}
-        return {"scheduler": self.scheduler, "mean": self.mean, "p99": self.p99, "thesis": thesis}
+        ratios = {name.replace(" ", "_"): mean for name, (mean, _) in self.ratios.items()}
+        halves = {name.replace(" ", "_"): half for name, (_, half) in self.ratios.items()}
+        return {
+            "scheduler": self.scheduler,
+            "policy": self.policy,
+            **ratios,
+            "half_interval": halves,
+            "thesis": thesis,
+        }
+
+
+def _ratio(mean: float, half: float | None) -> str:
+    return f"{mean:.2f}x" if half is None else f"{mean:.2f}x +- {half:.2f}"
+
+
+_MEASURES = {
+    "mean": ("iteration_s", "mean"),
+    "p99": ("iteration_s", "p99"),
+    "completion mean": ("completion_s", "mean"),
+    "completion p99": ("completion_s", "p99"),
+}
 
 
 def gains_of(comparison: PolicyComparison, trace: str) -> tuple[Gain, ...]:
     """The gain of each scheduler that ran alone and with Cassini, on traces of this kind."""
     found = []
-    for name, runs in comparison.runs.items():
-        if name + AUGMENTED in comparison.runs:
-            pairs = [
-                (alone["iteration_s"], with_it["iteration_s"])
-                for alone, with_it in zip(runs, comparison.runs[name + AUGMENTED], strict=True)
-            ]
-            means, p99s = ([alone[of] / with_it[of] for alone, with_it in pairs] for of in ("mean", "p99"))
-            found.append(Gain(name, fmean(means), fmean(p99s), THESIS.get((trace, name))))
+    for policy, runs in comparison.runs.items():
+        parts = split_name(policy)
+        name = "+".join(part for part in parts if part.partition("@")[0] != CASSINI)
+        if name != policy and name in comparison.runs:
+            pairs = list(zip(comparison.runs[name], runs, strict=True))
+            ratios = {}
+            for measure, (value, of) in _MEASURES.items():
+                each = [alone[value][of] / with_it[value][of] for alone, with_it in pairs]
+                ratios[measure] = fmean(each), half_interval(each)
+            found.append(Gain(name, policy, ratios, THESIS.get((trace.partition(":")[0], parts[0]))))
     return tuple(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -33,10 +33,12 @@ from placement.policies.gate_state import POLICIES, gate_policy
 from placement.policies.schedulers.registry import GREEDY, named_scheduler
 from placement.policies.schedulers.scheduling_policy import (
     SCHEDULER_NAMES,
+    CassiniOptions,
     SchedulingPolicy,
     scheduling_policy,
 )
-from placement.simulator.network.control_names import parse_control
+from placement.simulator.network.control_names import job_laws, parse_control
+from placement.simulator.network.laws.network_law import NetworkLaw
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
 from placement.simulator.network.parallelism import demand_traffic, described_traffic
@@ -45,9 +47,10 @@ from placement.simulator.network.routing import RoutingTable
 from placement.simulator.network.topologies import key_values, whole_number
 from placement.simulator.network.topology import CLASSES, Network
 from placement.simulator.network.traffic import NetworkJob, RemainingClass, Traffic
-from placement.simulator.network_executor import TrafficControl
+from placement.simulator.network_executor import TRACE_MODES, TrafficControl
 from placement.simulator.scheduled_cluster import IDEAL, check_fits, run_trace
 from placement.traces import sets
+from placement.traces.poisson import ModelMix
 from placement.traces.read import read as read_trace
 from placement.traces.sets import JobSet, TracedJob
 
@@ -336,12 +339,13 @@ class JobsInNetwork(ComparisonWorkload):
     def placed(self, seed: int, policy: str) -> list[NetworkJob]:
         """The jobs in their places under a control."""
         places = place(self.network, self.jobs, self.placement, seed)
+        laws = self._laws(policy)
         return [
             NetworkJob(
                 job.name,
                 job.traffic,
                 hosts,
-                parse_control(job.control or policy),
+                laws[job.name],
                 job.iterations,
                 job.start_ns,
                 job.noise_ns,
@@ -354,8 +358,14 @@ class JobsInNetwork(ComparisonWorkload):
 
     def variants(self, policy: str) -> tuple[str, ...]:
         """The control itself, which is checked."""
-        parse_control(policy)
+        self._laws(policy)
         return (policy,)
+
+    def _laws(self, policy: str) -> dict[str, NetworkLaw]:
+        """Of each job by its name."""
+        own = {job.name: parse_control(job.control) for job in self.jobs if job.control is not None}
+        others = [job.name for job in self.jobs if job.control is None]
+        return own | dict(zip(others, job_laws(policy, others), strict=True))
 
 
 def _values(outcome: NetworkOutcome) -> dict[str, Any]:
@@ -382,6 +392,9 @@ def _values(outcome: NetworkOutcome) -> dict[str, Any]:
                 "alone_s": job.alone_ns / NS_PER_S,
                 "mean_slowdown": float(own.mean()) if len(own) else None,
                 "p99_slowdown": float(np.percentile(own, 99)) if len(own) else None,
+                "mean_iteration_s": float(own.mean()) * job.alone_ns / NS_PER_S if len(own) else None,
+                "median_iteration_s": float(np.median(own)) * job.alone_ns / NS_PER_S if len(own) else None,
+                "marked_bytes": _known(job.marked_bytes),
             }
             for job, own in zip(outcome.jobs, slowdowns, strict=True)
         ],
@@ -454,6 +467,10 @@ def _known(value: float) -> float | None:
 # -- traces ------------------------------------------------------------------------------------------------------------
 
 _DRAWN = ("poisson", "dynamic")
+_TRACE_KEYS = {
+    "poisson": ("jobs", "load", "iterations", "models", "compute"),
+    "dynamic": ("iterations", "models", "compute"),
+}
 
 
 def traces_in(text: str, seeds: Sequence[int], cluster: NetworkCluster) -> tuple[Drawn | SeededJobs, ...]:
@@ -464,13 +481,20 @@ def traces_in(text: str, seeds: Sequence[int], cluster: NetworkCluster) -> tuple
     """
     kind, _, rest = text.partition(":")
     if kind in _DRAWN:
-        values = key_values(rest, ("jobs", "load") if kind == "poisson" else (), f"--trace {kind}")
+        values = key_values(rest, _TRACE_KEYS[kind], f"--trace {kind}")
         jobs = whole_number(values.get("jobs", "60"), "--trace: jobs", 100_000)
         load = parse_number(values.get("load", "0.9"), field="--trace: load", lowest=1e-3, highest=10)
-        return traces_of(kind, seeds, jobs, load, len(cluster.gpus))
+        return traces_of(kind, seeds, jobs, load, len(cluster.gpus), _mix(values))
     found = jobs_of_csv(Path(text), cluster.nic_bps) if text.endswith(".csv") else sets.load(text)
     check_fits(found, cluster)
     return tuple(SeededJobs(found, seed) for seed in seeds)
+
+
+def _mix(values: Mapping[str, str]) -> ModelMix:
+    low, _, high = values.get("iterations", "200-1000").partition("-")
+    bounds = [whole_number(each, "--trace: iterations", MOST_ITERATIONS) for each in (low, high or low)]
+    compute = parse_number(values.get("compute", "1"), field="--trace: compute", lowest=1e-3, highest=1000)
+    return ModelMix(tuple(values.get("models", "data+model").split("+")), (bounds[0], bounds[1]), compute)
 
 
 def jobs_of_csv(path: Path, nic_bps: int) -> JobSet:
@@ -497,14 +521,21 @@ def _phased(job: Job, nic_bps: int) -> TracedJob:
 class TracesInNetwork(PhasedJobs):
     """Jobs of a trace that arrive, wait for GPUs and leave, under SCHEDULER[+cassini][+GATE]+CONTROL.
 
-    The values of a run are those of `PhasedJobs`; slowdowns are over what an iteration's phases take together.
+    The values of a run are those of `PhasedJobs`; slowdowns are over what an iteration's phases take together. Marked
+    bits, which the mode `steps` has, are those of packets that were marked.
+
+    Attributes:
+        mode: one of `TRACE_MODES`.
+        step_ns: of the mode `steps`; None for its default.
     """
+
+    mode: str = TRACE_MODES[0]
+    step_ns: int | None = None
 
     def variants(self, policy: str) -> tuple[str, ...]:
         """The policy itself, which is checked."""
         name, _, control = policy.rpartition("+")
-        parse_control(control)
-        placing_policy(name)
+        TrafficControl(parse_control(control), placing_policy(name)[1], self.mode)
         return (policy,)
 
     def run(self, trace: SeededJobs, policy: str) -> dict[str, Any]:
@@ -514,7 +545,7 @@ class TracesInNetwork(PhasedJobs):
         assert isinstance(cluster, NetworkCluster), "its settings have one"
         settings = replace(self.settings, cluster=replace(cluster, seed=trace.seed))
         chosen, gate = placing_policy(name, trace.seed, self.lease_ns)
-        traffic = TrafficControl(parse_control(control), gate)
+        traffic = TrafficControl(parse_control(control), gate, self.mode, self.step_ns)
         return trace_values(run_trace(trace.jobs, settings, chosen, trace.seed, traffic))
 
 
@@ -528,7 +559,8 @@ def placing_policy(
     """
     scheduler, *others = split_name(name)
     gates = [each for each in others if POLICIES.find(each) is not None]
-    if len(gates) > 1 or len(others) - len(gates) > 1 or not {*others} <= {CASSINI, *gates}:
+    cassini = [each for each in others if each.partition("@")[0] == CASSINI]
+    if len(gates) > 1 or len(cassini) > 1 or len(others) > len(gates) + len(cassini):
         raise UsageError(
             f"--policies: expected SCHEDULER, with +{CASSINI} and +GATE at most once, got {shown(name)}"
         )
@@ -537,9 +569,11 @@ def placing_policy(
         return None, None
     _SCHEDULERS.parse(scheduler)
     if SCHEDULER_NAMES.find(scheduler) is not None:
-        known = scheduling_policy(scheduler, seed=seed, lease_ns=lease_ns)
-        return replace(known, cassini=CASSINI in others), gate
-    return SchedulingPolicy(named_scheduler(scheduler, seed), CASSINI in others), gate
+        return scheduling_policy("+".join([scheduler, *cassini]), seed=seed, lease_ns=lease_ns), gate
+    options = CassiniOptions.parse(cassini[0].partition("@")[2]) if cassini else CassiniOptions()
+    return SchedulingPolicy(
+        named_scheduler(scheduler, seed), bool(cassini), options.candidates, options
+    ), gate
 
 
 _SCHEDULERS = Vocabulary(

@@ -76,6 +76,7 @@ class FluidJob:
         iteration_ns: the durations of the iterations that it has finished, in several arrays.
         slowdown: the same, relative to the duration alone with as many workers.
         marked_bits: the bits that each of them sent over congested links; NaN in a simulation without marks.
+        ended_ns: when each of them ended.
     """
 
     number: int
@@ -86,6 +87,7 @@ class FluidJob:
     iteration_ns: list[np.ndarray] = field(default_factory=list)
     slowdown: list[np.ndarray] = field(default_factory=list)
     marked_bits: list[np.ndarray] = field(default_factory=list)
+    ended_ns: list[np.ndarray] = field(default_factory=list)
 
     @property
     def alone_ns(self) -> int:
@@ -213,6 +215,7 @@ class FluidExecutor:
             job.iteration_ns.append(found.duration_ns)
             job.slowdown.append(found.duration_ns / job.alone_ns)
             job.marked_bits.append(found.marked_bits)
+            job.ended_ns.append(found.ended_ns)
 
     def _correct(self) -> None:
         """Delay jobs that are off their time shift."""

@@ -1,4 +1,4 @@
-"""The executor that runs jobs of a trace in the network simulation (mode `shares`), under a congestion control."""
+"""The executor that runs jobs of a trace in the network simulation, under a congestion control."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from mltcp.core.demand import Demand
+from mltcp.core.errors import UsageError, shown
 from placement.model.job import Contention
 from placement.policies.catalogue import CommunicationPolicy
 from placement.policies.gate_state import GateState
@@ -18,7 +19,10 @@ from placement.simulator.network.parallelism import demand_traffic
 from placement.simulator.network.shares import ShareSettings
 from placement.simulator.network.traffic import Traffic
 from placement.simulator.share_run import ShareRun
+from placement.simulator.step_run import StepRun
 from placement.traces.sets import TracedJob
+
+TRACE_MODES = ("shares", "steps")
 
 
 @dataclass(frozen=True)
@@ -27,11 +31,24 @@ class TrafficControl:
 
     Attributes:
         law: the congestion control of all jobs.
-        gate: the policy that admits what they send; None: they send when they can.
+        gate: the policy that admits what they send; None: they send when they can. The mode `steps` has none.
+        mode: `shares`, or `steps`.
+        step_ns: of the mode `steps`; None: see `StepRun`.
+
+    Raises:
+        UsageError: a gate in the mode `steps`, or a mode that there is not.
     """
 
     law: NetworkLaw
     gate: CommunicationPolicy | None = None
+    mode: str = "shares"
+    step_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in TRACE_MODES:
+            raise UsageError(f"mode: expected {' or '.join(TRACE_MODES)} of a trace, got {shown(self.mode)}")
+        if self.gate is not None and self.mode != TRACE_MODES[0]:
+            raise UsageError(f"gate: expected in the mode {TRACE_MODES[0]} only, got {self.mode}")
 
 
 class NetworkExecutor(FluidExecutor):
@@ -64,15 +81,19 @@ class NetworkExecutor(FluidExecutor):
             gate = GateState(
                 control.gate, Contention(Fraction(0), Fraction(8 * 10**9, cluster.nic_bps), Fraction(0))
             )
-        self._shares = ShareRun(cluster.network, widest, control.law, ShareSettings(self._seed), gate)
-        return self._shares
+        self._run: ShareRun | StepRun
+        if control.mode == "steps":
+            self._run = StepRun(cluster.network, self._seed, control.step_ns)
+        else:
+            self._run = ShareRun(cluster.network, widest, control.law, ShareSettings(self._seed), gate)
+        return self._run
 
     def _begin(self, job: FluidJob, start: Start, hold_ns: float, noise_ns: float) -> None:
         cluster = self._network_cluster
         placed = cluster.placed(start.job.name, _traffic(start.job, len(start.gpus)), start.gpus)
-        planned = replace(placed, iterations=job.planned, noise_ns=round(noise_ns))
+        planned = replace(placed, iterations=job.planned, noise_ns=round(noise_ns), law=self._control.law)
         silence_ns = Demand(job.phases).silence_ns
-        self._shares.start(
+        self._run.start(
             job.number, planned, cluster.routes_of(placed), silence_ns=silence_ns, hold_ns=hold_ns
         )
 

@@ -57,8 +57,9 @@ class IteratedJobOutcome:
         model: of its network; empty if that is not known.
         iteration_ns: of each iteration it ended.
         slowdown: of each of these, the same over what it takes alone with as many workers.
-        marked_bits: of each of these, what it sent over links while more was asked of them than they have; NaN in a
-            simulation without marks.
+        marked_bits: of each of these, what it sent over links while more was asked of them than they have, or the
+            bits of packets that were marked; NaN in a simulation without marks.
+        ended_ns: of each of these, the simulated time.
         completion_ns: from its arrival to its end.
         moved: how often it was moved.
         delayed: how often it was delayed, by a time shift or because it had drifted.
@@ -69,6 +70,7 @@ class IteratedJobOutcome:
     iteration_ns: np.ndarray
     slowdown: np.ndarray
     marked_bits: np.ndarray
+    ended_ns: np.ndarray
     completion_ns: float
     moved: int
     delayed: int
@@ -121,7 +123,7 @@ class TraceOutcome:
             "iteration_s": _spread(joined([job.iteration_ns for job in self.jobs]) / 1e9),
             "slowdown": _spread(joined([job.slowdown for job in self.jobs])),
             "marked_bits": _known_mean(joined([job.marked_bits for job in self.jobs])),
-            "completion_s": {"mean": float(np.mean([job.completion_ns for job in self.jobs])) / 1e9},
+            "completion_s": _spread(np.array([job.completion_ns for job in self.jobs]) / 1e9),
             "moved": sum(job.moved for job in self.jobs),
             "delayed": sum(job.delayed for job in self.jobs),
             "decisions": len(self.decision_ns),
@@ -233,6 +235,7 @@ def _outcome(job: ScheduledJob, executor: FluidExecutor) -> IteratedJobOutcome:
         joined(simulated.iteration_ns),
         joined(simulated.slowdown),
         joined(simulated.marked_bits),
+        joined(simulated.ended_ns),
         job.completion_ns,
         job.restarts,
         simulated.delays,

@@ -25,7 +25,9 @@ ITERATIONS = (200, 1000)
 _MOST_JOBS = 100_000
 
 
-def poisson(seed: int, *, jobs: int = 60, load: float = 0.9, gpus: int = GPUS) -> JobSet:
+def poisson(
+    seed: int, *, jobs: int = 60, load: float = 0.9, gpus: int = GPUS, mix: ModelMix | None = None
+) -> JobSet:
     """Generate a Poisson trace.
 
     Args:
@@ -33,6 +35,7 @@ def poisson(seed: int, *, jobs: int = 60, load: float = 0.9, gpus: int = GPUS) -
         jobs: how many.
         load: 0.8 to 1 in the thesis.
         gpus: of the cluster; jobs ask for up to half of them, and up to 12.
+        mix: what the jobs train, and how long; None: `ModelMix()`.
 
     Raises:
         UsageError: an argument is out of range.
@@ -42,9 +45,9 @@ def poisson(seed: int, *, jobs: int = 60, load: float = 0.9, gpus: int = GPUS) -
             f"expected seed >= 0, 1 to {_MOST_JOBS} jobs, 0 < load <= 10 and gpus >= 2, "
             f"got seed {seed}, {jobs} jobs, load {load}, {gpus} GPUs"
         )
-    draw = random.Random(seed)
+    draw, mix = random.Random(seed), mix or ModelMix()
     most = min(MOST_WORKERS, max(gpus // 2, 1))
-    drawn = [_drawn(f"job{number}", draw, most) for number in range(jobs)]
+    drawn = [_drawn(f"job{number}", draw, most, mix) for number in range(jobs)]
     busy_ns = sum(job.workers * job.iterations * job.demand.iteration_ns for job in drawn) / jobs
     between_ns = busy_ns / (load * gpus)
     arrival_ns, placed = 0, []
@@ -55,37 +58,53 @@ def poisson(seed: int, *, jobs: int = 60, load: float = 0.9, gpus: int = GPUS) -
     return JobSet(f"poisson-{seed}", source, CAPACITY_GBPS, tuple(placed))
 
 
-def dynamic(seed: int, *, gpus: int = GPUS) -> JobSet:
+def dynamic(seed: int, *, gpus: int = GPUS, mix: ModelMix | None = None) -> JobSet:
     """Generate a dynamic trace (4.5.3): jobs fill two thirds of the cluster, then DLRM and ResNet50 arrive.
 
-    The first jobs ask for 3 to 5 workers, so that they do not fit evenly into racks of 2 or 4 servers.
+    The first jobs ask for 3 to 5 workers, so that they do not fit evenly into racks of 2 or 4 servers. They take the
+    most iterations of the mix (1,000 as a rule), and the others arrive after 60 ms for each of these. Where the mix has
+    no data-parallel model, GPT3 arrives in place of ResNet50.
 
     Raises:
         UsageError: a negative seed, or less than 12 GPUs.
     """
     if seed < 0 or gpus < 12:
         raise UsageError(f"expected seed >= 0 and gpus >= 12, got seed {seed}, {gpus} GPUs")
-    draw = random.Random(seed)
+    draw, mix = random.Random(seed), mix or ModelMix()
+    second = "ResNet50" if any(network.kind == "data" for network in mix.networks) else "GPT3"
+    filling = [each for each in mix.networks if each.name not in ("DLRM", second)] or list(mix.networks)
+    long = mix.iterations[1]
     present: list[TracedJob] = []
     busy, limit = 0, gpus * 2 // 3
     while busy < limit:
         workers = min(draw.randint(3, 5), max(limit - busy, 2))
-        network = draw.choice([each for each in NETWORKS.values() if each.name not in ("DLRM", "ResNet50")])
-        present.append(_job(f"job{len(present)}", network, network.batches[-1], workers, 1000, 0, fixed=True))
+        network = draw.choice(filling)
+        name, batch = f"job{len(present)}", network.batches[-1]
+        present.append(_job(name, network, batch, workers, long, 0, mix, fixed=True))
         busy += workers
-    later_ns = 60 * 10**9
+    later_ns = 60 * NS_PER_MS * long
     arriving = [
-        _job("dlrm", NETWORKS["DLRM"], 1024, gpus // 6, 400, later_ns, fixed=True),
-        _job("resnet50", NETWORKS["ResNet50"], 1600, gpus // 6, 1000, later_ns, fixed=True),
+        _job(
+            each.lower(),
+            NETWORKS[each],
+            NETWORKS[each].batches[-1],
+            gpus // 6,
+            most,
+            later_ns,
+            mix,
+            fixed=True,
+        )
+        for each, most in (("DLRM", max(1, long * 2 // 5)), (second, long))
     ]
-    source = f"4.5.3: DLRM and ResNet50 arrive at a busy cluster, seed {seed}"
+    source = f"4.5.3: DLRM and {second} arrive at a busy cluster, seed {seed}"
     return JobSet(f"dynamic-{seed}", source, CAPACITY_GBPS, (*present, *arriving))
 
 
-def _drawn(name: str, draw: random.Random, most: int) -> TracedJob:
-    network = draw.choice(list(NETWORKS.values()))
+def _drawn(name: str, draw: random.Random, most: int, mix: ModelMix) -> TracedJob:
+    network = draw.choice(mix.networks)
     batch = draw.choice(network.batches)
-    return _job(name, network, batch, draw.randint(1, most), draw.randint(*ITERATIONS), 0)
+    workers, iterations = draw.randint(1, most), draw.randint(*mix.iterations)
+    return _job(name, network, batch, workers, iterations, 0, mix)
 
 
 def _job(
@@ -95,6 +114,7 @@ def _job(
     workers: int,
     iterations: int,
     arrival_ns: int,
+    mix: ModelMix,
     fixed: bool = False,
 ) -> TracedJob:
     """Allow a data-parallel job to run with as few as half of its workers."""
@@ -104,7 +124,7 @@ def _job(
         workers,
         iterations,
         arrival_ns,
-        Demand(network.phases(workers, batch)),
+        Demand(network.phases(workers, batch, mix.compute)),
         min_workers=least,
         model=network.name,
         batch=batch,
@@ -152,17 +172,17 @@ class ProfiledNetwork:
     ups: tuple[tuple[int, int, int], ...] = ()
     noise_scale: float = 16.0
 
-    def phases(self, workers: int, batch: int) -> tuple[Phase, ...]:
-        """The phases of an iteration of a job that runs alone.
+    def phases(self, workers: int, batch: int, compute: float = 1.0) -> tuple[Phase, ...]:
+        """The phases of an iteration of a job that runs alone, on GPUs that take `compute` times as long.
 
         Raises:
             UsageError: no workers, or no batch.
         """
         if workers < 1 or batch < 1:
             raise UsageError(f"{self.name}: workers and batch: expected 1 or more, got {workers} and {batch}")
-        compute_ms = self.compute_ms * batch / self.batches[0]
+        compute_ms = self.compute_ms * batch / self.batches[0] * compute
         if self.kind == "model":
-            return self._pipelined(workers, batch / self.batches[0])
+            return self._pipelined(workers, batch / self.batches[0] * compute)
         bits = 2 * (workers - 1) / workers * self.megabytes * 8_000_000
         sending_ns = round(bits / self.gbps)
         if not sending_ns:
@@ -205,3 +225,38 @@ _TABLE = (
 )
 NETWORKS: Mapping[str, ProfiledNetwork] = MappingProxyType({network.name: network for network in _TABLE})
 """The networks of Table 4.2; where it gives a range of sizes, the least."""
+
+
+@dataclass(frozen=True)
+class ModelMix:
+    """What the jobs of a trace train, and how long.
+
+    Attributes:
+        models: names of Table 4.2, equally likely; ``data`` and ``model`` stand for all that are parallel so.
+        iterations: the fewest and the most.
+        compute: how many times as long computing takes as in `NETWORKS`.
+
+    Raises:
+        UsageError: no such model, no range from 1 on, or `compute` is not above 0.
+    """
+
+    models: tuple[str, ...] = ("data", "model")
+    iterations: tuple[int, int] = ITERATIONS
+    compute: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.iterations[0] <= self.iterations[1]:
+            raise UsageError(f"iterations: expected a range from 1 on, got {self.iterations}")
+        if not 0 < self.compute <= 1000:
+            raise UsageError(f"compute: expected above 0 and at most 1000, got {self.compute}")
+        if not self.networks:
+            raise UsageError("models: expected one or more, got none")
+
+    @property
+    def networks(self) -> tuple[ProfiledNetwork, ...]:
+        """The networks, in the order of Table 4.2."""
+        known = {name.lower() for name in NETWORKS} | {"data", "model"}
+        wanted = {model.lower() for model in self.models}
+        for model in wanted - known:
+            raise UsageError(f"models: expected data, model or {', '.join(NETWORKS)}, got {model}")
+        return tuple(each for each in _TABLE if {each.name.lower(), each.kind} & wanted)

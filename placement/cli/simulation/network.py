@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from mltcp.core.errors import UsageError, shown
@@ -25,6 +26,7 @@ from placement.cli.simulation.arguments import (
 from placement.engines.slurm.cluster import cluster_document
 from placement.engines.slurm.nodes import SlurmNode
 from placement.engines.slurm.topology_files import ALL_NODES, switches_in_file
+from placement.experiments.cassini import Gain, gains_of
 from placement.experiments.comparison import (
     ComparisonPlan,
     PolicyComparison,
@@ -34,6 +36,7 @@ from placement.experiments.comparison import (
     run_plans,
     write_document,
 )
+from placement.experiments.console import open_console, ruled_table
 from placement.experiments.network import (
     MOST_ITERATIONS,
     PLACEMENTS,
@@ -58,20 +61,20 @@ from placement.simulator.network.topologies import (
     whole_number,
 )
 from placement.simulator.network.topology import Network
+from placement.simulator.network_executor import TRACE_MODES
 
 _SLURM_SUFFIXES = (".conf", ".yaml", ".yml")
 _MOST_S = 1e6
 _SHOWN_JOBS = 3
-_TRACE_MODE = "shares"
+_MOST_LISTED_JOBS = 12
 _OF_JOBS = (
     ("--iterations", "N", "of a job (default 30)"),
     ("--noise-ms", "MS", "standard deviation of an iteration's computing (default 0.1)"),
     ("--placement", "HOW", f"{' or '.join(PLACEMENTS)} (default packed)"),
     ("--duration", "S", "simulated seconds at most (default 60)"),
-    ("--step-us", "US", "of the mode steps (default: by the network)"),
 )
 _OF_TRACES = (
-    ("--policies", "NAMES", "SCHEDULER[+cassini][+GATE] (default themis,themis+cassini)"),
+    ("--policies", "NAMES", "SCHEDULER[+cassini[@OPTIONS]][+GATE] (default themis,themis+cassini)"),
     ("--noise", "X", "standard deviation of an iteration over its time (default 0.005)"),
     ("--migration", "S", "to move a job (default 10)"),
     ("--lease", "S", "of Themis (default 600)"),
@@ -86,6 +89,7 @@ examples:
   mltcp-placement network --topology topology.yaml --nic 25gbit --gpus 8 --jobs profile.json:workers=16 chakra=traces
   mltcp-placement network --topology dumbbell:2,rate=10gbit,ecn=100kb --jobs 2*vgg16:at=h0+h1 --control dctcp
   mltcp-placement network --topology thesis --trace poisson --policies themis,themis+cassini,lwf-1+ada-srsf -o traces
+  mltcp-placement network --topology thesis --trace dynamic:iterations=100 --mode steps --step-us 5 --control dcqcn
 
 A TOPOLOGY is a name, or a file: a graph or a cluster as JSON, or Slurm's topology.conf or topology.yaml, of which
 --nic, --uplink and --gpus say what Slurm does not know.
@@ -97,13 +101,18 @@ iteration has the noise of one), control (its own, whatever is compared), at, ho
 class at links with queues for classes: 0 to 7, of which 7 goes first, or remaining:10:40:160, 7 for a message whose
 connection has less than 10 ms of the iteration left at line rate, 6 for less than 40 ms, and so on.
 {parallelism.__doc__.partition(chr(10) + chr(10))[2]}
-A TRACE is poisson or poisson:jobs=20,load=0.8 or dynamic, drawn for each seed, a set of jobs (a name or JSON), or a CSV
-file as `simulate` reads it. Its jobs wait for GPUs, are placed by each of --policies, and leave; each policy runs under
-each control. A slowdown is over what the phases of an iteration take together.
+A TRACE is poisson or dynamic, drawn for each seed, a set of jobs (a name or JSON), or a CSV file as of `simulate`.
+poisson:jobs=20,load=0.8,iterations=20-100,models=VGG16+BERT,compute=0.5 says how many jobs, the GPUs that they ask for
+over those there are, how long they are, what they train (models of Table 4.2, or data, or model), and how many times as
+long computing takes; dynamic has the last three. Jobs wait for GPUs, are placed by each of --policies, and leave; each
+policy runs under each control. A slowdown is over what the phases of an iteration take together. OPTIONS of Cassini are
+loops=discard (or joint), worthwhile=X, metric=tail (mean, first), shifts=joint (graph, link, none), angles=N and
+candidates=N: themis+cassini@loops=discard:worthwhile=0 is the thesis' own.
 
 A CONTROL is reno, cubic, dctcp, dcqcn, delay or constant, or mltcp_ and one of these, with modifiers after an @:
 mltcp_dcqcn@remaining:both (a shape of F; whether it scales the increase, the decrease or both), @slope=2:intercept=0.5,
-or constants of the control, by their names.
+or constants of the control, by their names (timer=100us, state=ns3). With --jobs, each model may have its own:
+vgg19=dcqcn@timer=100us+vgg19=dcqcn@timer=125us are two laws for two jobs, in their order.
 """
 
 
@@ -134,7 +143,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     run.add_argument(
         "--seeds", default="0:3", metavar="A:B", help="of places, routes and noise (default 0:3)"
     )
-    run.add_argument("--mode", choices=MODES, help="(default steps; of a trace shares)")
+    run.add_argument("--mode", choices=MODES, help="(default steps; of a trace shares, or steps)")
+    run.add_argument("--step-us", metavar="US", help="of the mode steps (default: by the network)")
     add_output(command)
     add_processes(command)
 
@@ -152,6 +162,7 @@ def execute(options: argparse.Namespace) -> int:
         print(document)
     else:
         comparison.show(plan.workload, _title(plan), "control")
+        _show_jobs(comparison)
         for policy, runs in comparison.runs.items():
             _show_lost(policy, runs[0])
     return 0
@@ -159,7 +170,7 @@ def execute(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> ComparisonPlan[JobsInNetwork]:
     _refuse(options, _OF_TRACES, "--trace")
-    controls = parse_names(options.control, _checked_control, "--control")
+    controls = parse_names(options.control, str, "--control")
     seeds = tuple(NetworkSeed(seed) for seed in parse_seeds(options.seeds))
     iterations = whole_number(given_or(options.iterations, "30"), "--iterations", MOST_ITERATIONS)
     noise_ms = parse_number(given_or(options.noise_ms, "0.1"), field="--noise-ms", lowest=0, highest=_MOST_S)
@@ -169,7 +180,6 @@ def _plan(options: argparse.Namespace) -> ComparisonPlan[JobsInNetwork]:
     placement = given_or(options.placement, PLACEMENTS[0])
     if placement not in PLACEMENTS:
         raise UsageError(f"--placement: expected {' or '.join(PLACEMENTS)}, got {shown(placement)}")
-    step_us = options.step_us
     network = _network(options)
     workload = JobsInNetwork(
         options.topology,
@@ -179,40 +189,46 @@ def _plan(options: argparse.Namespace) -> ComparisonPlan[JobsInNetwork]:
         placement,
         options.mode or MODES[0],
         round(duration_s * NS_PER_S),
-        None
-        if step_us is None
-        else round(1000 * parse_number(step_us, field="--step-us", lowest=0.01, highest=1e4)),
+        _step_ns(options),
     )
+    for control in controls:
+        workload.variants(control)
     workload.placed(seeds[0].seed, controls[0])  # jobs that do not fit are told before any run
     return ComparisonPlan(workload, controls, seeds, options.baseline)
+
+
+def _step_ns(options: argparse.Namespace) -> int | None:
+    if options.step_us is None:
+        return None
+    return round(1000 * parse_number(options.step_us, field="--step-us", lowest=0.01, highest=1e4))
 
 
 def _execute_trace(options: argparse.Namespace) -> int:
     """Run the jobs of a trace under every scheduler and control; returns the exit status."""
     plan = _trace_plan(options)
     comparison = plan.result(run_plans([plan], parse_processes(options.processes), options.output))
-    document = json.dumps(_trace_document(options, plan, comparison), allow_nan=False)
+    gains = gains_of(comparison, options.trace)
+    document = json.dumps(_trace_document(options, plan, comparison, gains), allow_nan=False)
     if options.output is not None:
-        from placement.plots.network import slowdowns_figure  # matplotlib takes 0.3 s to import
-        from placement.plots.style import write
-
-        write_document(options.output, "network.json", document)
-        slowdowns = {policy: pooled(runs, "every_slowdown") for policy, runs in comparison.runs.items()}
-        title = f"Slowdown of iterations: {options.trace} in {options.topology}"
-        write(lambda: slowdowns_figure(title, slowdowns), options.output / "slowdowns.svg")
+        _write_trace(options, document, comparison)
     if options.json:
         print(document)
     else:
         gpus = len(plan.workload.settings.cluster.gpus)
         title = f"{options.trace} in {options.topology}, {gpus} GPUs; {len(plan.traces)} seeds"
         comparison.show(plan.workload, title, "policy + control")
+        for gain in gains:
+            print(gain)
     return 0
 
 
 def _trace_plan(options: argparse.Namespace) -> ComparisonPlan[TracesInNetwork]:
     _refuse(options, _OF_JOBS, "--jobs")
-    if options.mode not in (None, _TRACE_MODE):
-        raise UsageError(f"--mode: expected {_TRACE_MODE} with --trace, got {options.mode}")
+    mode = options.mode or TRACE_MODES[0]
+    if mode not in TRACE_MODES:
+        raise UsageError(f"--mode: expected {' or '.join(TRACE_MODES)} with --trace, got {mode}")
+    if options.step_us is not None and mode != "steps":
+        raise UsageError("--step-us: expected with --mode steps only")
     controls = parse_names(options.control, _checked_control, "--control")
     policies = parse_names(given_or(options.policies, "themis,themis+cassini"), _checked_scheduler)
     migration_s, lease_s, noise = (
@@ -225,12 +241,18 @@ def _trace_plan(options: argparse.Namespace) -> ComparisonPlan[TracesInNetwork]:
     settings = FluidSettings(cluster, cluster.nic_bps, round(migration_s * NS_PER_S), noise)
     names = tuple(f"{policy}+{control}" for policy in policies for control in controls)
     return ComparisonPlan(
-        TracesInNetwork(settings, round(lease_s * NS_PER_S)), names, traces, options.baseline
+        TracesInNetwork(settings, round(lease_s * NS_PER_S), mode, _step_ns(options)),
+        names,
+        traces,
+        options.baseline,
     )
 
 
 def _trace_document(
-    options: argparse.Namespace, plan: ComparisonPlan[TracesInNetwork], comparison: PolicyComparison
+    options: argparse.Namespace,
+    plan: ComparisonPlan[TracesInNetwork],
+    comparison: PolicyComparison,
+    gains: Sequence[Gain],
 ) -> dict[str, Any]:
     cluster = plan.workload.settings.cluster
     return {
@@ -238,11 +260,32 @@ def _trace_document(
         "hosts": len(cluster.servers),
         "links": len(cluster.links),
         "gpus": len(cluster.gpus),
-        "mode": _TRACE_MODE,
+        "mode": plan.workload.mode,
         "trace": options.trace,
         "seeds": [each.seed for each in plan.traces],
         "policies": comparison.documents(plan.workload),
+        "gains": [gain.document() for gain in gains],
     }
+
+
+def _write_trace(options: argparse.Namespace, document: str, comparison: PolicyComparison) -> None:
+    from placement.plots import network  # matplotlib takes 0.3 s to import
+    from placement.plots.style import write
+
+    write_document(options.output, "network.json", document)
+    where = f"{options.trace} in {options.topology}"
+    slowdowns = {policy: pooled(runs, "every_slowdown") for policy, runs in comparison.runs.items()}
+    times_s = {
+        policy: pooled(runs, "every_iteration_ns") / NS_PER_S for policy, runs in comparison.runs.items()
+    }
+    for name, draw in (
+        ("slowdowns", lambda: network.slowdowns_figure(f"Slowdown of iterations: {where}", slowdowns)),
+        ("times", lambda: network.times_figure(f"Iteration times: {where}", times_s)),
+        ("course", lambda: network.course_figure(f"Iteration times over time: {where}", comparison)),
+        ("marks", lambda: network.marks_figure(f"Marks by model: {where}", comparison)),
+    ):
+        if name != "marks" or options.mode == "steps":
+            write(draw, options.output / f"{name}.svg")
 
 
 def _refuse(options: argparse.Namespace, listed: Sequence[tuple[str, str, str]], beside: str) -> None:
@@ -293,6 +336,25 @@ def _slurm_network(path: Path, nic_bps: int, uplink_bps: int | None, gpus: int) 
         nodes, switches, nic_bps, uplink_bps, lambda text: print(f"{TOOL}: {text}", file=sys.stderr)
     )
     return network_from_document(document)
+
+
+def _show_jobs(comparison: PolicyComparison) -> None:
+    """The mean time of an iteration of each job under each control, in ms, where there are a few jobs."""
+    first = next(iter(comparison.runs.values()))[0]
+    names = [job["job"] for job in first["by_job"]]
+    if len(names) > _MOST_LISTED_JOBS:
+        return
+    rows = [
+        (name, *(_mean_ms(runs, place) for runs in comparison.runs.values()))
+        for place, name in enumerate(names)
+    ]
+    table = ruled_table("mean iteration (ms)", "job", list(comparison.runs), rows)
+    open_console(None).print(table)
+
+
+def _mean_ms(runs: Sequence[TraceRun], job: int) -> str:
+    times_s = [run["by_job"][job]["mean_iteration_s"] for run in runs]
+    return "-" if None in times_s else f"{1000 * fmean(times_s):,.1f}"
 
 
 def _show_lost(policy: str, run: TraceRun) -> None:

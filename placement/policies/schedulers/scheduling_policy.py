@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Self, get_args
 
 from mltcp.core.demand import Demand
+from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import CASSINI, Vocabulary, split_cassini
-from placement.cassini.placement_selection import Loops, PlacementChoice, choose_placement
+from mltcp.core.quantities import parse_number
+from placement.cassini.circle import ANGLES, MOST_ANGLES
+from placement.cassini.placement_selection import (
+    WORTHWHILE,
+    Loops,
+    Metric,
+    PlacementChoice,
+    Shifts,
+    choose_placement,
+)
 from placement.model.cluster import Cluster
 from placement.policies.schedulers import registry
 from placement.policies.schedulers.contention import rule
@@ -23,6 +34,56 @@ SCHEDULER_NAMES = Vocabulary(
     tuple(name + suffix for name in (*SCHEDULERS, *IN_ROUNDS) for suffix in ("", AUGMENTED)),
     shown=(*(name + suffix for name in SCHEDULERS for suffix in ("", AUGMENTED)), *rule.SHOWN),
 )
+
+_MOST_CANDIDATES = 10_000
+
+
+@dataclass(frozen=True)
+class CassiniOptions:
+    """How Cassini chooses: by default as in this package; ``loops=discard:worthwhile=0`` is the thesis' Algorithm 2.
+
+    Attributes:
+        loops, metric, shifts, worthwhile, angles: see `placement_selection.choose_placement`.
+        candidates: the number that the scheduler is asked for.
+    """
+
+    loops: Loops = "joint"
+    metric: Metric = "mean"
+    shifts: Shifts = "graph"
+    worthwhile: float = WORTHWHILE
+    angles: int = ANGLES
+    candidates: int = CANDIDATES
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The options of a text such as ``loops=discard:worthwhile=0:candidates=50``; those left out are defaults.
+
+        Raises:
+            UsageError: an unknown name, or a value that is not allowed.
+        """
+        names = [each.name for each in fields(cls)]
+        found: dict[str, str | float | int] = {}
+        for part in filter(None, text.split(":")):
+            name, _, value = part.partition("=")
+            if name not in names or name in found:
+                raise UsageError(f"{CASSINI}@: expected {', '.join(names)}, each once, got {shown(part)}")
+            found[name] = _option(name, value)
+        return cls(**found)  # type: ignore[arg-type]
+
+
+def _option(name: str, value: str) -> str | float | int:
+    where = f"{CASSINI}@{name}"
+    if name in _WORDS:
+        if value not in get_args(_WORDS[name]):
+            raise UsageError(f"{where}: expected {', '.join(get_args(_WORDS[name]))}, got {shown(value)}")
+        return value
+    lowest, highest = _BOUNDS[name]
+    number = parse_number(value, field=where, lowest=lowest, highest=highest)
+    return number if name == "worthwhile" else int(number)
+
+
+_WORDS = {"loops": Loops, "metric": Metric, "shifts": Shifts}
+_BOUNDS = {"worthwhile": (0, 1), "angles": (2, MOST_ANGLES), "candidates": (1, _MOST_CANDIDATES)}
 
 DemandOf = Callable[[str, int], Demand | None]
 """Returns the demand of a job with so many workers; None if it sends nothing, or was not profiled."""
@@ -63,13 +124,13 @@ class SchedulingPolicy:
         scheduler: yields the candidates.
         cassini: whether it is augmented with Cassini.
         most: the number of candidates that it is asked for.
-        loops: what becomes of candidates whose affinity graph has loops; see `placement_selection.choose_placement`.
+        options: of Cassini.
     """
 
     scheduler: Scheduler
     cassini: bool = False
     most: int = CANDIDATES
-    loops: Loops = field(default="joint")
+    options: CassiniOptions = field(default_factory=CassiniOptions)
 
     @property
     def name(self) -> str:
@@ -104,7 +165,11 @@ class SchedulingPolicy:
             [traffic(cluster, candidate, demands) for candidate in candidates],
             demands,
             capacities_bps,
-            loops=self.loops,
+            loops=self.options.loops,
+            angles=self.options.angles,
+            worthwhile=self.options.worthwhile,
+            metric=self.options.metric,
+            shifts=self.options.shifts,
         )
         took_ns = time.perf_counter_ns() - began
         return Decision(candidates[choice.candidate], candidates, choice, took_ns)
@@ -124,7 +189,8 @@ def traffic(
 
 
 def scheduling_policy(name: str, *, seed: int = 0, lease_ns: int | None = None) -> SchedulingPolicy:
-    """Look up a policy: one of `SCHEDULERS` or `IN_ROUNDS`, alone or followed by ``+cassini``.
+    """Look up a policy: one of `SCHEDULERS` or `IN_ROUNDS`, alone or followed by ``+cassini`` (with `CassiniOptions`
+    after an @).
 
     Args:
         name: on the command line.
@@ -134,9 +200,17 @@ def scheduling_policy(name: str, *, seed: int = 0, lease_ns: int | None = None) 
     Raises:
         UsageError: there is no such policy.
     """
-    SCHEDULER_NAMES.parse(name)
-    base, augmented = split_cassini(name)
+    plain = plain_name(name)
+    SCHEDULER_NAMES.parse(plain)
+    base, augmented = split_cassini(plain)
+    options = CassiniOptions.parse(name[len(plain) :].removeprefix("@"))
     if base == "themis":
         themis = Themis(seed=seed) if lease_ns is None else Themis(lease_ns, seed=seed)
-        return SchedulingPolicy(themis, augmented)
-    return SchedulingPolicy(registry.named_scheduler(base, seed), augmented)
+        return SchedulingPolicy(themis, augmented, options.candidates, options)
+    return SchedulingPolicy(registry.named_scheduler(base, seed), augmented, options.candidates, options)
+
+
+def plain_name(name: str) -> str:
+    """The name of a policy without Cassini's options."""
+    base, augmented, _ = name.partition(f"{AUGMENTED}@")
+    return base + AUGMENTED if augmented else name

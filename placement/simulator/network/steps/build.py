@@ -58,6 +58,8 @@ def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: in
     flows, hops = _flows(network, links, jobs, connections, law_numbers, seed)
     flow_numbers = {key: number for number, key in enumerate(connections)}
     job_records, steps, messages, nexts = _jobs(jobs, ways, flow_numbers)
+    first_flows = np.searchsorted(flows["job"], np.arange(len(jobs) + 1))
+    job_records["first_flow"], job_records["flows"] = first_flows[:-1], np.diff(first_flows)
     for flow in flows:
         flow["iteration_bytes"] = 0.0
         prepare(laws[flow["law"]], flow)
@@ -79,6 +81,7 @@ def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: in
         empty(len(steps) + len(messages)),
         np.full(rows, -1, np.int64),
         np.full(rows, -1, np.int64),
+        np.zeros(rows),
         _holds(jobs, rows),
         np.concatenate([np.zeros(0), *(job.noise(seed, job.iterations) for job in jobs)]),
         levels,

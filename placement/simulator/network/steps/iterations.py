@@ -170,8 +170,8 @@ def clear(state: StepState, flow: Record) -> None:
 
 
 @compiled
-def _end_step(state: StepState, number: int, now: int) -> None:
-    step = state.steps[number]
+def _end_step(state: StepState, ended: int, now: int) -> None:
+    step = state.steps[ended]
     for i in range(step.first_next, step.first_next + step.nexts):
         follower = state.steps[state.nexts[i]]
         follower.waiting -= 1
@@ -183,6 +183,8 @@ def _end_step(state: StepState, number: int, now: int) -> None:
         return
     state.begins[job.first_row + job.iteration] = job.began
     state.ends[job.first_row + job.iteration] = now
+    for number in range(job.first_flow, job.first_flow + job.flows):
+        state.marked[job.first_row + job.iteration] += state.flows[number].marked_in_all
     job.iteration += 1
     if job.iteration < job.iterations:
         begin_iteration(state, step.job, now)

@@ -35,32 +35,37 @@ _SMOOTHING = 1 / 16
 _LEAST_RATE = 1e-3
 
 
-@compiled
 def run(state: StepState, step_ns: int, until: int) -> int:
     """Run until all jobs have ended, or until that time; returns when it ended."""
-    now = 0
+    _begin(state)
+    advance(state, 0, step_ns, until, 0)
+    return until if state.counts[UNFINISHED] > 0 else int(state.ends.max(initial=0))
+
+
+@compiled
+def _begin(state: StepState) -> None:
     for j in range(len(state.jobs)):
         begin_iteration(state, j, state.jobs[j].began)
-    while state.counts[UNFINISHED] > 0:
+
+
+@compiled
+def advance(state: StepState, now: int, step_ns: int, until: int, unfinished: int) -> int:
+    """Go on from a time until it is `until`, or no more than so many jobs are unfinished; returns the time.
+
+    That is up to a step later.
+    """
+    while state.counts[UNFINISHED] > unfinished and now < until:
         if state.counts[ACTIVE] == 0:
+            if soonest(state.events) >= until:
+                return until
             now = max(now, soonest(state.events))
-        if now >= until:
-            return until
         handle_events(state, now + step_ns)
         if state.counts[CHANGED]:
             _list_active(state)
         if state.counts[ACTIVE] > 0:
             _step(state, now, step_ns)
         now += step_ns
-    return _latest_end(state)
-
-
-@compiled
-def _latest_end(state: StepState) -> int:
-    latest = 0
-    for i in range(len(state.ends)):
-        latest = max(latest, state.ends[i])
-    return latest
+    return now
 
 
 @compiled

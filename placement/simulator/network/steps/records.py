@@ -135,6 +135,8 @@ JOB = np.dtype(
         ("pending", "i8"),  # steps of the iteration
         ("began", "i8"),
         ("first_row", "i8"),  # of its iterations
+        ("first_flow", "i8"),
+        ("flows", "i8"),
         ("latest", "i8"),  # end of a step
     ]
 )
@@ -181,6 +183,8 @@ class StepState(NamedTuple):
     events: EventHeap
     begins: np.ndarray
     ends: np.ndarray
+    marked: np.ndarray
+    """Bytes of the job that were marked until the end of each iteration."""
     holds: np.ndarray
     """Of each iteration, by how much later it begins than it could."""
     noise: np.ndarray

@@ -68,8 +68,32 @@ def test_all_discarded_leaves_the_first_without_time_shifts():
     shapes = {"a": HALF, "b": HALF}
     both = {"l": ("a", "b"), "m": ("a", "b")}
     found = choose_placement([both, both], shapes, CAPACITY, loops="discard")
-    assert (found.candidate, found.shifts_ns) == (0, {})
+    assert (found.candidate, found.shifts_ns, found.tied) == (0, {}, ())
     assert all(each.discarded for each in found.considered)
+
+
+def test_the_tail_metric_takes_the_candidate_whose_worst_link_is_best():
+    shapes = {"a": HEAVY, "b": HEAVY, "c": LIGHT, "d": LIGHT, "e": HALF}
+    # Scores of 0.4, 1 and 1 against 0.7 twice: better on average, worse on the worst link.
+    one_bad = {"k": ("a", "b"), "l": ("c", "d"), "m": ("c", "d")}
+    all_fair = {"k": ("a", "e"), "l": ("b", "e")}
+    mean = choose_placement([one_bad, all_fair], shapes, CAPACITY)
+    tail = choose_placement([one_bad, all_fair], shapes, CAPACITY, metric="tail")
+    assert (mean.candidate, tail.candidate) == (0, 1)
+    first = choose_placement([all_fair, one_bad], shapes, CAPACITY, metric="first")
+    assert (first.candidate, len(first.considered)) == (0, 1)
+
+
+def test_time_shifts_of_one_link_break_the_others_and_joint_ones_do_not():
+    shapes = dict.fromkeys(("j1", "j2", "j3"), HALF)
+    chain = {"l": ("j1", "j2"), "m": ("j2", "j3")}
+    joint = choose_placement([chain], shapes, CAPACITY, shifts="joint")
+    assert joint.score == 1
+    assert choose_placement([chain], shapes, CAPACITY, shifts="none").tied == ()
+    one = choose_placement([chain], shapes, CAPACITY, shifts="link")
+    assert one.shifts_ns.keys() == {"j1", "j2", "j3"}
+    for shifts_ns in (joint.shifts_ns, choose_placement([chain], shapes, CAPACITY).shifts_ns):
+        assert all(score_of(jobs, shapes, shifts_ns) == 1 for jobs in chain.values())
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import UsageError
 from placement.cli import main as cli
 from placement.experiments.network import parse_jobs, place
-from placement.simulator.network.control_names import parse_control
+from placement.simulator.network.control_names import job_laws, parse_control
 from placement.simulator.network.laws.network_law import Control, NetworkLaw
 from placement.simulator.network.topologies import network_named
 
@@ -123,6 +123,12 @@ def test_slurms_topologies(capsys, tmp_path):
         (("--jobs", "chakra=none"), "none: No such file or directory"),
         (("--control", "vegas"), "control: expected reno, mltcp_reno"),
         (("--control", "dcqcn@slope=2"), "control 'dcqcn@slope=2': slope: expected F only after mltcp_dcqcn"),
+        (
+            ("--control", "vgg16=dcqcn+bert=dctcp"),
+            "control 'vgg16=dcqcn+bert=dctcp': bert: expected 1 jobs, got 0",
+        ),
+        (("--control", "bert=dcqcn"), "control 'bert=dcqcn': expected a law for job 'vgg16-1', got none"),
+        (("--control", "vgg16=dcqcn+dctcp"), "control 'vgg16=dcqcn+dctcp': expected MODEL=LAW joined by +"),
         (("--baseline", "reno"), "--baseline: expected one of"),
         (("--duration", "0"), "--duration: expected a number"),
         (("--iterations", "0"), "--iterations: expected a whole number from 1 to"),
@@ -145,6 +151,41 @@ def test_the_names_of_controls():
     assert (law.increase, law.decrease) == (False, True)
     with pytest.raises(UsageError, match="function: expected one of"):
         parse_control("mltcp_reno@colour")
+
+
+def test_constants_have_units_and_states_have_names():
+    named = parse_control("dcqcn@timer=100us:state=ns3")
+    assert named == parse_control("dcqcn@timer_us=100:state=3")
+    assert (named.values["timer_us"], named.values["state"]) == (100, 3)
+    with pytest.raises(UsageError, match="timer_us: expected a number above 0"):
+        parse_control("dcqcn@timer=0us")
+
+
+def test_each_model_may_have_its_law():
+    laws = [parse_control(f"dcqcn@timer={us}us") for us in (100, 125)]
+    text = "vgg19=dcqcn@timer=100us+VGG19=dcqcn@timer=125us"
+    assert job_laws(text, ["vgg19-1", "VGG19-1400-2", "vgg19-3"]) == (laws[0], laws[1], laws[1])
+    assert job_laws("bert=dctcp+bert-8=reno", ["bert-8-1", "bert-1"]) == (
+        parse_control("reno"),
+        parse_control("dctcp"),
+    )
+    assert job_laws("dctcp", ["a", "b"]) == (parse_control("dctcp"),) * 2
+
+
+def test_a_law_for_each_job_shifts_them_apart_where_one_for_both_does_not(capsys):
+    """Section 3.2 of the thesis, a tenth as long: the more aggressive job goes first, and then both are as if alone."""
+    unequal = "vgg16=dcqcn@state=ns3:timer=55us+vgg16=dcqcn@state=ns3:timer=125us"
+    status, out, err = run(
+        capsys,
+        *("--topology", "dumbbell:2,ecn=80kb-160kb-1", "--jobs", "2*vgg16:dp=2,megabytes=100,compute_ms=22"),
+        *("--iterations", "12", "--seeds", "0:1", "--control", f"dcqcn@state=ns3,{unequal}", "--json"),
+    )
+    assert (status, err) == (0, "")
+    equal, apart = (each["traces"][0]["by_job"] for each in json.loads(out)["controls"])
+    assert all(
+        fast["mean_iteration_s"] < slow["mean_iteration_s"] for fast, slow in zip(apart, equal, strict=True)
+    )
+    assert all(job["marked_bytes"] > 0 for job in equal)
 
 
 def test_packed_jobs_fill_hosts_in_order_and_spread_ones_are_drawn():
@@ -224,7 +265,9 @@ def test_a_trace_is_placed_under_every_policy_and_control_and_kept(capsys, tmp_p
                 # The job of 8 waits until the one of 4 has left, and then sends through uplinks of a NIC's rate.
                 assert jobs["2"]["completion_s"] > jobs["1"]["completion_s"]
                 assert jobs["2"]["slowdown"]["mean"] == pytest.approx(1, abs=1e-3)
-    assert {path.name for path in kept.iterdir()} == {"runs.jsonl", "network.json", "slowdowns.svg"}
+    assert {path.name for path in kept.iterdir()} == {
+        *("runs.jsonl", "network.json", "slowdowns.svg", "times.svg", "course.svg"),
+    }
     runs = (kept / "runs.jsonl").read_bytes()
     assert run(capsys, *command, "-o", str(kept), "--json")[1] == out
     assert (kept / "runs.jsonl").read_bytes() == runs
@@ -234,7 +277,10 @@ def test_a_trace_is_placed_under_every_policy_and_control_and_kept(capsys, tmp_p
     ("arguments", "expected"),
     [
         (("--trace", "poisson:jobs=0"), "--trace: jobs: expected a whole number from 1"),
-        (("--trace", "poisson:colour=1"), "--trace poisson: expected jobs, load with =VALUE"),
+        (
+            ("--trace", "poisson:colour=1"),
+            "--trace poisson: expected jobs, load, iterations, models, compute with",
+        ),
         (("--trace", "none.csv"), "none.csv: "),
         (("--trace", "none"), "set: expected a file or one of"),
         (("--policies", "themis+srsf-1+ada-srsf"), "--policies: expected SCHEDULER, with +cassini"),
@@ -242,7 +288,16 @@ def test_a_trace_is_placed_under_every_policy_and_control_and_kept(capsys, tmp_p
         (("--policies", "themis+colour"), "--policies: expected SCHEDULER, with +cassini"),
         (("--policies", "colour"), "scheduler: expected themis"),
         (("--control", "vegas"), "control: expected reno"),
-        (("--mode", "steps"), "--mode: expected shares with --trace, got steps"),
+        (("--trace", "poisson:models=vgg99"), "models: expected data, model or VGG11"),
+        (("--trace", "dynamic:iterations=9-3"), "iterations: expected a range from 1 on, got (9, 3)"),
+        (("--policies", "themis+cassini@loops=knot"), "cassini@loops: expected discard, joint, got 'knot'"),
+        (("--policies", "themis+cassini@colour=1"), "cassini@: expected loops, metric, shifts"),
+        (("--mode", "auto"), "--mode: expected shares or steps with --trace, got auto"),
+        (("--step-us", "5"), "--step-us: expected with --mode steps only"),
+        (
+            ("--mode", "steps", "--policies", "themis+srsf-1"),
+            "gate: expected in the mode shares only, got steps",
+        ),
         (("--iterations", "3"), "--iterations: expected with --jobs only"),
         (("--noise", "2"), "noise: expected 0 <= noise < 1, got 2"),
         (
@@ -264,3 +319,26 @@ def test_wrong_traces_are_refused_in_one_line(capsys, tmp_path, monkeypatch, arg
     assert (status, out) == (2, "")
     assert err.startswith(f"mltcp-placement: {expected}")
     assert err.count("\n") == 1
+
+
+def test_a_trace_in_steps_has_marks_by_model_and_gains_with_intervals(capsys, tmp_path):
+    command = (
+        *("--topology", "thesis,ecn=80kb-160kb-1,delay_us=5", "--trace", "dynamic:iterations=4"),
+        *(
+            "--policies",
+            "themis,themis+cassini@loops=discard:worthwhile=0:metric=tail:shifts=joint:candidates=5",
+        ),
+        *("--control", "dcqcn", "--mode", "steps", "--step-us", "20", "--seeds", "0:2", "--processes", "1"),
+    )
+    status, out, err = run(capsys, *command, "-o", str(tmp_path))
+    assert (status, err) == (0, "")
+    assert "themis+dcqcn over themis+cassini@loops=discard" in out
+    document = json.loads((tmp_path / "network.json").read_text())
+    assert document["mode"] == "steps"
+    (gain,) = document["gains"]
+    assert gain["half_interval"].keys() == {"mean", "p99", "completion_mean", "completion_p99"}
+    jobs = [job for policy in document["policies"] for run in policy["traces"] for job in run["jobs"]]
+    assert all(job["marked_bits"] >= 0 for job in jobs)
+    # Alone an iteration takes what its phases take, and a little for its packets to arrive.
+    assert min(job["slowdown"]["p50"] for job in jobs) == pytest.approx(1, abs=0.01)
+    assert {path.name for path in tmp_path.iterdir()} > {"times.svg", "course.svg", "marks.svg"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.traces import sets
-from placement.traces.poisson import NETWORKS, STEP_MS, dynamic, poisson
+from placement.traces.poisson import NETWORKS, STEP_MS, ModelMix, dynamic, poisson
 
 SCORES = {"snapshot1": 1.0, "snapshot2": 1.0, "snapshot3": 0.9, "snapshot4": 0.8, "snapshot5": 0.6}
 COMPATIBLE = {"group1": False, "group2": True, "group3": False, "group4": True, "group5": True}
@@ -192,3 +192,23 @@ def test_its_load_is_the_share_of_gpus_that_jobs_would_keep_busy():
     assert busy_ns / (24 * trace.jobs[-1].arrival_ns) == pytest.approx(0.8, rel=0.05)
     counts = [sum(job.model == name for job in trace.jobs) for name in NETWORKS]
     assert min(counts) > 0.75 * 5000 / 13
+
+
+def test_a_mix_says_what_jobs_train_how_long_and_on_how_fast_gpus():
+    mix = ModelMix(("model", "bert"), (20, 30), compute=0.5)
+    assert [network.name for network in mix.networks] == ["BERT", "GPT1", "GPT2", "GPT3", "DLRM"]
+    trace = poisson(1, jobs=200, mix=mix)
+    assert {job.model for job in trace.jobs} == {network.name for network in mix.networks}
+    assert {job.iterations for job in trace.jobs} == set(range(20, 31))
+    fast, slow = (NETWORKS["GPT3"].phases(2, 16, compute) for compute in (0.5, 1.0))
+    assert [phase.bandwidth_bps for phase in fast] == [phase.bandwidth_bps for phase in slow]
+    silences = [
+        sum(phase.duration_ns for phase in phases if not phase.bandwidth_bps) for phases in (fast, slow)
+    ]
+    assert silences[0] == pytest.approx(silences[1] / 2, abs=STEP_MS * MS)
+    later = dynamic(1, mix=mix).jobs[-2:]
+    assert [job.model for job in later] == ["DLRM", "ResNet50"]
+    assert [job.iterations for job in later] == [12, 30]
+    assert dynamic(1, mix=ModelMix(("model",))).jobs[-1].model == "GPT3"
+    with pytest.raises(UsageError, match="models: expected data, model or VGG11"):
+        ModelMix(("vgg99",))

@@ -1,0 +1,313 @@
+"""Repeats what the thesis measured with jobs on one link, in the network simulator, beside its figures.
+
+``python -m docs.reproduce_thesis WHAT [FOLDER]`` from the repository's root, with WHAT one of table-3.1, chapter-3 (the
+pictures of 3.1, 3.2 and 4.2), table-4.3 and figure-4.16. Tables are printed as Markdown, pictures written.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mltcp.core.demand import Demand
+from placement.cassini.placement_selection import PlacementChoice, choose_placement
+from placement.experiments.network import JobsInNetwork, NetworkSeed, parse_jobs
+from placement.plots.style import INK, JOB_COLOURS, MUTED, framed, write
+from placement.simulator.network.routing import RoutingTable
+from placement.simulator.network.simulation import SimulationSettings, simulate
+from placement.simulator.network.topologies import network_named
+from placement.simulator.network.traffic import NetworkJob
+from placement.simulator.step_run import StepRun
+from placement.traces import sets
+
+ROOT = Path(__file__).parents[1]
+LINK = "ecn=80kb-160kb-1,pfc=320kb-317kb"
+"""4.5.1: WRED at 1,000 and 2,000 cells, PFC at 4,000; a cell is taken to be 80 bytes."""
+STEP_NS = 5_000
+SEEDS = range(2)
+ITERATIONS = 60
+LAWS: Mapping[str, str] = {"A": "paper", "B": "first_cnp", "C": "kept", "N": "ns3"}
+TIMERS_US = (100, 112, 125)
+"""Of the jobs of a group in the order of the table; in the thesis each is more aggressive than those below it."""
+
+TABLE_3_1: Mapping[str, Sequence[tuple[int, int]]] = {
+    "group1": ((183, 157), (297, 315)),
+    "group2": ((1301, 1001), (1300, 1019)),
+    "group3": ((320, 216), (494, 466), (466, 505)),
+    "group4": ((295, 273), (294, 274)),
+    "group5": ((389, 329), (389, 329), (167, 165)),
+}
+"""Iteration times in ms under fair and unfair DCQCN, in the order of the sets' jobs."""
+
+TABLE_4_3: Mapping[str, Sequence[tuple[int, int]]] = {
+    "snapshot1": ((138, 206), (148, 199)),
+    "snapshot2": ((168, 220), (163, 220), (59, 55)),
+    "snapshot3": ((166, 176), (168, 177)),
+    "snapshot4": ((164, 210), (180, 208)),
+    "snapshot5": ((209, 213), (294, 292), (265, 266)),
+}
+"""Communication times in ms under Themis with Cassini, and under Themis."""
+SHIFTS_MS: Mapping[str, Sequence[int]] = {
+    "snapshot1": (0, 150),
+    "snapshot2": (0, 158, 46),
+    "snapshot3": (0, 100),
+    "snapshot4": (0, 60),
+    "snapshot5": (0, 42, 191),
+}
+
+
+def contest(jobs: Sequence[str], iterations: int = ITERATIONS) -> JobsInNetwork:
+    """Jobs of two workers whose rings share the link between two switches."""
+    topology = f"dumbbell:3,{LINK}"
+    described = parse_jobs(jobs, iterations, 0.5)
+    return JobsInNetwork(
+        topology, network_named(topology), "", described, duration_ns=10**15, step_ns=STEP_NS
+    )
+
+
+def iteration_times_ms(workload: JobsInNetwork, control: str) -> list[float]:
+    """Of each job the mean over all iterations and seeds."""
+    runs = [workload.run(NetworkSeed(seed), control)["by_job"] for seed in SEEDS]
+    return [1000 * fmean(each[job]["mean_iteration_s"] for each in runs) for job in range(len(runs[0]))]
+
+
+def unfair(names: Sequence[str], state: str) -> str:
+    """A control in which each job's rate increases more often than that of the jobs behind it."""
+    timers = TIMERS_US if len(names) > 2 else (TIMERS_US[0], TIMERS_US[-1])
+    return "+".join(
+        f"{name}=dcqcn@state={state}:timer={timer}us" for name, timer in zip(names, timers, strict=True)
+    )
+
+
+def print_row(*cells: str) -> None:
+    """A row of a table in Markdown."""
+    print("|", " | ".join(cells), "|", flush=True)
+
+
+def pair(before: float, after: float) -> str:
+    """Two times, and how many times as fast the second one is."""
+    return f"{before:.0f}, {after:.0f} ({before / after:.2f})"
+
+
+# -- Table 3.1 ---------------------------------------------------------------------------------------------------------
+
+
+def table_3_1(folder: Path) -> None:
+    """Both columns, as the thesis has them and under each law."""
+    print_row("group", "job", "alone", "thesis", *LAWS)
+    print_row("---", "---", "---:", "---:", *("---:" for _ in LAWS))
+    for group, thesis in TABLE_3_1.items():
+        workload = contest([f"{group}:noise_ms=0.5,iterations={ITERATIONS}"])
+        names = [job.name for job in workload.jobs]
+        cells = []
+        for state in LAWS.values():
+            fair = iteration_times_ms(workload, f"dcqcn@state={state}:timer=125us")
+            cells.append(list(zip(fair, iteration_times_ms(workload, unfair(names, state)), strict=True)))
+        for place, traced in enumerate(sets.load(group).jobs):
+            alone = f"{traced.demand.iteration_ns / 1e6:.0f}"
+            ours = (pair(*each[place]) for each in cells)
+            print_row(group.removeprefix("group"), traced.name, alone, pair(*thesis[place]), *ours)
+
+
+# -- rates over time ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Course:
+    """What jobs send: of each the rate in Gbit/s in each bin, and its iteration times in ms."""
+
+    bin_ms: float
+    rates: tuple[np.ndarray, ...]
+    times_ms: tuple[np.ndarray, ...]
+
+
+def course(jobs: Sequence[NetworkJob], shown_ms: float, bin_ms: float = 2.0, after_ms: float = 0.0) -> Course:
+    """Run jobs of two workers; rates are those of the ring's two messages together, halved, from `after_ms` on."""
+    network = network_named(f"dumbbell:3,{LINK}")
+    table = RoutingTable(network)
+    run = StepRun(network, 1, STEP_NS)
+    for number, job in enumerate(jobs):
+        run.start(number, job, table.routes(job), hold_ns=job.start_ns)
+    run.run(after_ms * 1e6)
+    delivered = []
+    for bin_number in range(round(shown_ms / bin_ms) + 1):
+        run.run((after_ms + bin_number * bin_ms) * 1e6)
+        delivered.append([run.delivered_bytes(number) for number in range(len(jobs))])
+    while any(run.runs(number) for number in range(len(jobs))):
+        run.run(1e15)
+    rates = np.diff(np.array(delivered), axis=0) * 8 / 2 / (bin_ms * 1e6)
+    times = run.iterations()
+    return Course(
+        bin_ms,
+        tuple(rates[:, number] for number in range(len(jobs))),
+        tuple(times[number].duration_ns / 1e6 for number in range(len(jobs))),
+    )
+
+
+def vgg19_course(texts: Sequence[str], control: str) -> Course:
+    """300 iterations of jobs over the link, and the rates of the first 1.7 s."""
+    return course(contest(texts, 300).placed(1, control), 1700)
+
+
+def draw_rates(axes: Axes, found: Course, title: str, stacked: bool = False) -> None:
+    """The rates of all jobs over time."""
+    times = np.arange(len(found.rates[0])) * found.bin_ms
+    bottom = np.zeros(len(times))
+    for number, rates in enumerate(found.rates):
+        colour = JOB_COLOURS[number]
+        if stacked:
+            axes.fill_between(times, bottom, bottom + rates, color=colour, step="post", linewidth=0)
+            bottom = bottom + rates
+        else:
+            axes.plot(times, rates, color=colour, linewidth=1.2)
+    axes.set_ylim(0, 55)
+    axes.set_title(title, loc="left", color=INK)
+    axes.set_xlabel("ms")
+    axes.grid()
+
+
+# -- Figures 3.1, 3.2 and 4.2 ------------------------------------------------------------------------------------------
+
+VGG19 = "vgg19:dp=2,compute_ms=140"
+"""Its ring sends for 88 ms at 50 Gbit/s; the thesis' picture has about 100 ms of computing and 110 of sending."""
+SHIFT_MS = 120
+
+
+def chapter_3(folder: Path) -> None:
+    """The rates of two VGG19 in their first iterations, and the distribution of their iteration times."""
+    state = "ns3"
+    fair = f"dcqcn@state={state}:timer=125us"
+    unequal = f"vgg19=dcqcn@state={state}:timer=100us+vgg19=dcqcn@state={state}:timer=125us"
+    runs = {
+        "T 125 and 125 us": vgg19_course([f"2*{VGG19}"], fair),
+        "T 100 and 125 us": vgg19_course([f"2*{VGG19}"], unequal),
+        f"second shifted by {SHIFT_MS} ms": vgg19_course([VGG19, f"{VGG19},start_ms={SHIFT_MS}"], fair),
+    }
+    for name, found in runs.items():
+        first = [rates[(rates > 1) & (np.arange(len(rates)) < 150)][:40].mean() for rates in found.rates]
+        every = np.concatenate(found.times_ms)
+        print(
+            f"{name}: first iteration {', '.join(f'{rate:.1f}' for rate in first)} Gbit/s; iterations: median",
+            ", ".join(f"{np.median(times):.1f}" for times in found.times_ms),
+            f"ms, 90th percentile {np.percentile(every, 90):.1f} ms",
+        )
+    write(lambda: _chapter_3_figure(runs), folder / "thesis_chapter3.png")
+
+
+def _chapter_3_figure(runs: Mapping[str, Course]) -> Figure:
+    key = [("first VGG19", JOB_COLOURS[0]), ("second", JOB_COLOURS[1])]
+    figure = framed("Two VGG19 on a link of 50 Gbit/s under DCQCN as NICs have it", key, 2.6, columns=3)
+    for axes, (name, found) in zip(figure.axes, list(runs.items())[:2], strict=False):
+        draw_rates(axes, found, name)
+    figure.axes[0].set_ylabel("Gbit/s")
+    axes = figure.axes[2]
+    for (name, found), colour in zip(runs.items(), (MUTED, JOB_COLOURS[2], JOB_COLOURS[3]), strict=True):
+        axes.ecdf(np.concatenate(found.times_ms), color=colour, linewidth=1.8, label=name)
+    axes.set_xlabel("iteration (ms)")
+    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    axes.grid()
+    return figure
+
+
+# -- Table 4.3, Figure 4.16 --------------------------------------------------------------------------------------------
+
+
+def choice_of(snapshot: str) -> tuple[dict[str, Demand], PlacementChoice]:
+    """The demands of a snapshot, and Cassini's time shifts for one link."""
+    demands = {job.name: job.demand for job in sets.load(snapshot).jobs}
+    capacity_bps = sets.load(snapshot).capacity_bps
+    return demands, choose_placement([{"link": list(demands)}], demands, {"link": capacity_bps}, worthwhile=0)
+
+
+def snapshot_jobs(snapshot: str, with_shifts: bool, control: str, seed: int) -> list[NetworkJob]:
+    """The jobs in their places, under Cassini's time shifts or all at once."""
+    demands, choice = choice_of(snapshot)
+    jobs = contest([f"{snapshot}:noise_ms=0.5,iterations={ITERATIONS}"]).placed(seed, control)
+    if not with_shifts:
+        return jobs
+    return [
+        replace(job, start_ns=choice.shifts_ns.get(name, 0)) for job, name in zip(jobs, demands, strict=True)
+    ]
+
+
+def communication_ms(snapshot: str, with_shifts: bool, control: str) -> list[float]:
+    """Of each job, the mean iteration less its silence, over all seeds."""
+    demands, _ = choice_of(snapshot)
+    network = network_named(f"dumbbell:3,{LINK}")
+    table = RoutingTable(network)
+    found: list[list[float]] = [[] for _ in demands]
+    for seed in SEEDS:
+        jobs = snapshot_jobs(snapshot, with_shifts, control, seed)
+        settings = SimulationSettings(seed=seed, duration_ns=10**15, step_ns=STEP_NS)
+        outcome = simulate(network, jobs, [table.routes(job) for job in jobs], settings)
+        for values, each, demand in zip(found, outcome.jobs, demands.values(), strict=True):
+            silent_ns = sum(phase.duration_ns for phase in demand.phases if not phase.bandwidth_bps)
+            values.append(float((each.ends_ns - each.begins_ns).mean() - silent_ns) / 1e6)
+    return [fmean(values) for values in found]
+
+
+def table_4_3(folder: Path) -> None:
+    """Communication times with and without time shifts, and what the thesis has."""
+    print_row("snapshot", "job", "alone", "thesis", "score", "shift: thesis, here", *LAWS)
+    print_row("---", "---", *["---:"] * (4 + len(LAWS)))
+    for snapshot, thesis in TABLE_4_3.items():
+        demands, choice = choice_of(snapshot)
+        cells = []
+        for state in LAWS.values():
+            control = f"dcqcn@state={state}:timer=125us"
+            fair, with_cassini = (communication_ms(snapshot, with_it, control) for with_it in (False, True))
+            cells.append(list(zip(fair, with_cassini, strict=True)))
+        first_ns = min(choice.shifts_ns.values(), default=0)
+        for place, (name, demand) in enumerate(demands.items()):
+            sending_ms = sum(phase.duration_ns for phase in demand.phases if phase.bandwidth_bps) / 1e6
+            shift_ms = (choice.shifts_ns.get(name, 0) - first_ns) / 1e6
+            print_row(
+                *(snapshot.removeprefix("snapshot"), name, f"{sending_ms:.0f}"),
+                *(pair(*reversed(thesis[place])), f"{choice.score:.2f}"),
+                f"{SHIFTS_MS[snapshot][place]}, {shift_ms:.0f}",
+                *(pair(*each[place]) for each in cells),
+            )
+
+
+def figure_4_16(folder: Path) -> None:
+    """The use of the link by the jobs of each snapshot under Cassini's time shifts, after five seconds."""
+    control = f"dcqcn@state={LAWS['N']}:timer=125us"
+    found = {
+        snapshot: course(snapshot_jobs(snapshot, True, control, 1), 700, after_ms=5_000)
+        for snapshot in TABLE_4_3
+    }
+    write(lambda: _figure_4_16(found), folder / "thesis_snapshots.png")
+
+
+def _figure_4_16(found: Mapping[str, Course]) -> Figure:
+    key = [(f"job {number + 1}", JOB_COLOURS[number]) for number in range(3)]
+    figure = framed(
+        "Use of the link by the jobs of Table 4.3, under their time shifts", key, 2.2, columns=len(found)
+    )
+    for axes, (snapshot, each) in zip(figure.axes, found.items(), strict=True):
+        draw_rates(axes, each, f"{snapshot[-1]}: {choice_of(snapshot)[1].score:.2f}", stacked=True)
+    figure.axes[0].set_ylabel("Gbit/s")
+    for axes in figure.axes[1:]:
+        axes.set_yticklabels([])
+    return figure
+
+
+WHATS = {"table-3.1": table_3_1, "chapter-3": chapter_3, "table-4.3": table_4_3, "figure-4.16": figure_4_16}
+
+
+def main() -> None:
+    """Print or draw what was asked for."""
+    if len(sys.argv) < 2 or sys.argv[1] not in WHATS:
+        sys.exit(f"expected {', '.join(WHATS)}, got {' '.join(sys.argv[1:]) or 'none'}")
+    WHATS[sys.argv[1]](Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "docs/pictures")
+
+
+if __name__ == "__main__":
+    main()
