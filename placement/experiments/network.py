@@ -18,6 +18,7 @@ from mltcp.core.json_files import read_json
 from mltcp.core.policy_names import CASSINI, Vocabulary, split_name
 from mltcp.core.quantities import NS_PER_MS, NS_PER_S, check_number, parse_number
 from placement.experiments.cassini import PhasedJobs, SeededJobs, trace_values, traces_of
+from placement.experiments.cluster_traces import TraceUse, jobs_of_cluster
 from placement.experiments.comparison import (
     Column,
     ComparisonWorkload,
@@ -41,17 +42,17 @@ from placement.simulator.network.control_names import job_laws, parse_control
 from placement.simulator.network.laws.network_law import NetworkLaw
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
-from placement.simulator.network.parallelism import demand_traffic, described_traffic
+from placement.simulator.network.parallelism import described_traffic
 from placement.simulator.network.recorded import chakra_traffic, profile_traffic
 from placement.simulator.network.routing import RoutingTable
 from placement.simulator.network.topologies import key_values, whole_number
 from placement.simulator.network.topology import CLASSES, Network
 from placement.simulator.network.traffic import NetworkJob, RemainingClass, Traffic
-from placement.simulator.network_executor import TRACE_MODES, TrafficControl
+from placement.simulator.network_executor import TRACE_MODES, TrafficControl, job_traffic
 from placement.simulator.scheduled_cluster import IDEAL, check_fits, run_trace
-from placement.traces import sets
+from placement.traces import csv, sets
 from placement.traces.poisson import ModelMix
-from placement.traces.read import read as read_trace
+from placement.traces.read import CSV, FORMATS, PHILLY, TraceFile
 from placement.traces.sets import JobSet, TracedJob
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
@@ -131,9 +132,7 @@ def _described(text: str, iterations: int, noise_ms: float) -> list[DescribedJob
             raise UsageError(f"job {what}: expected {', '.join(_JOB_KEYS)}, got {shown(next(iter(others)))}")
         return [
             _with_keys(
-                DescribedJob(
-                    job.name, demand_traffic(job.demand, job.workers), job.iterations, job.arrival_ns
-                ),
+                DescribedJob(job.name, job_traffic(job, job.workers), job.iterations, job.arrival_ns),
                 own,
             )
             for job in sets.load(what).jobs
@@ -473,8 +472,11 @@ _TRACE_KEYS = {
 }
 
 
-def traces_in(text: str, seeds: Sequence[int], cluster: NetworkCluster) -> tuple[Drawn | SeededJobs, ...]:
-    """The traces, one a seed, of ``poisson`` or ``dynamic``, ``poisson:jobs=20,load=0.8``, a set of jobs or a CSV file.
+def traces_in(
+    text: str, seeds: Sequence[int], cluster: NetworkCluster, use: TraceUse | None = None
+) -> tuple[Drawn | SeededJobs, ...]:
+    """The traces, one a seed, of ``poisson`` or ``dynamic``, ``poisson:jobs=20,load=0.8``, a set of jobs, a CSV file,
+    or a cluster's trace, of which `use` says what is taken of it, and how.
 
     Raises:
         UsageError: there is none of this name, the file holds something else, or a job asks for more than the network.
@@ -484,8 +486,16 @@ def traces_in(text: str, seeds: Sequence[int], cluster: NetworkCluster) -> tuple
         values = key_values(rest, _TRACE_KEYS[kind], f"--trace {kind}")
         jobs = whole_number(values.get("jobs", "60"), "--trace: jobs", 100_000)
         load = parse_number(values.get("load", "0.9"), field="--trace: load", lowest=1e-3, highest=10)
+        _refuse_use(use)
         return traces_of(kind, seeds, jobs, load, len(cluster.gpus), _mix(values))
-    found = jobs_of_csv(Path(text), cluster.nic_bps) if text.endswith(".csv") else sets.load(text)
+    file = _trace_file(text)
+    if file is not None and file.format != CSV:
+        trace = file.recorded()
+        return tuple(
+            SeededJobs(jobs_of_cluster(trace, use or TraceUse(), cluster, seed), seed) for seed in seeds
+        )
+    _refuse_use(use)
+    found = sets.load(text) if file is None else jobs_of_csv(file, cluster.nic_bps)
     check_fits(found, cluster)
     return tuple(SeededJobs(found, seed) for seed in seeds)
 
@@ -497,13 +507,31 @@ def _mix(values: Mapping[str, str]) -> ModelMix:
     return ModelMix(tuple(values.get("models", "data+model").split("+")), (bounds[0], bounds[1]), compute)
 
 
-def jobs_of_csv(path: Path, nic_bps: int) -> JobSet:
+def _refuse_use(use: TraceUse | None) -> None:
+    if use not in (None, TraceUse()):
+        raise UsageError(
+            "--mix, --from, --hours, --keep and --scale: expected with a trace of a cluster, got another trace"
+        )
+
+
+def _trace_file(text: str) -> TraceFile | None:
+    """The file of a trace that is no set of jobs."""
+    is_file = Path(text).exists() or text.endswith(".csv") or text.partition(":")[0] in FORMATS
+    if text in sets.names() or not is_file:
+        return None
+    file = TraceFile.open(text)
+    is_set = file.format == PHILLY and file.source is not None and file.source.text.lstrip().startswith("{")
+    return None if is_set else file
+
+
+def jobs_of_csv(file: TraceFile, nic_bps: int) -> JobSet:
     """The jobs of a trace as `simulate` reads it: each computes, and then reduces its network's bytes in a ring.
 
     Raises:
         UsageError: the file cannot be read, or its jobs are shorter than the trace says.
     """
-    trace = read_trace(path)
+    assert file.source is not None, "only a folder has none"
+    path, trace = file.path, csv.parse(file.source)
     if trace.seconds_per_simulated_s != 1:
         raise UsageError(f"{path}: expected jobs at their full length, got sim_iterations")
     return JobSet(path.stem, str(path), nic_bps / 1e9, tuple(_phased(job, nic_bps) for job in trace.jobs))

@@ -15,7 +15,7 @@ from placement.simulator.cluster_run import Start
 from placement.simulator.fluid_executor import FluidExecutor, FluidJob, FluidSettings, IteratingJobs
 from placement.simulator.network.laws.network_law import NetworkLaw
 from placement.simulator.network.network_cluster import NetworkCluster
-from placement.simulator.network.parallelism import demand_traffic
+from placement.simulator.network.parallelism import demand_traffic, traffic_of
 from placement.simulator.network.shares import ShareSettings
 from placement.simulator.network.traffic import Traffic
 from placement.simulator.share_run import ShareRun
@@ -52,7 +52,10 @@ class TrafficControl:
 
 
 class NetworkExecutor(FluidExecutor):
-    """Runs jobs in a network: each worker sends what the phases say to the next one in a ring; see `Executor`.
+    """Runs jobs in a network; see `Executor`.
+
+    A job with a description of its parallelism sends what follows from that; of another each worker sends what the
+    phases say to the next one in a ring.
 
     Args:
         jobs: all jobs that may be started.
@@ -74,7 +77,7 @@ class NetworkExecutor(FluidExecutor):
         super().__init__(jobs, cluster, settings, seed)
 
     def _simulated(self, jobs: Sequence[TracedJob]) -> IteratingJobs:
-        widest = [(job.name, _traffic(job, job.max_workers)) for job in jobs]
+        widest = [(job.name, job_traffic(job, job.max_workers)) for job in jobs]
         cluster, control, gate = self._network_cluster, self._control, None
         if control.gate is not None:
             # As the live gate is told: transfers share links without a loss.
@@ -90,7 +93,7 @@ class NetworkExecutor(FluidExecutor):
 
     def _begin(self, job: FluidJob, start: Start, hold_ns: float, noise_ns: float) -> None:
         cluster = self._network_cluster
-        placed = cluster.placed(start.job.name, _traffic(start.job, len(start.gpus)), start.gpus)
+        placed = cluster.placed(start.job.name, job_traffic(start.job, len(start.gpus)), start.gpus)
         planned = replace(placed, iterations=job.planned, noise_ns=round(noise_ns), law=self._control.law)
         silence_ns = Demand(job.phases).silence_ns
         self._run.start(
@@ -98,5 +101,12 @@ class NetworkExecutor(FluidExecutor):
         )
 
 
-def _traffic(job: TracedJob, workers: int) -> Traffic:
+def job_traffic(job: TracedJob, workers: int) -> Traffic:
+    """What a job with so many workers sends: what follows from its parallelism, or what its phases say.
+
+    Raises:
+        UsageError: no workers, or a wrong description.
+    """
+    if job.parallelism:
+        return traffic_of(job.parallelism)
     return demand_traffic(Demand(job.phases(workers)), workers)

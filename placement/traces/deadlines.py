@@ -15,9 +15,8 @@ from mltcp.core.quantities import BYTES_PER_PARAMETER, NS_PER_HOUR, NS_PER_S
 from placement.model.job import Job
 from placement.model.table_reader import MOST, Columns, Field, Record, Source, fault
 from placement.model.throughput import Workload
-from placement.traces import alibaba_pai, philly
-from placement.traces.job_trace import JobTrace
-from placement.traces.read import guess
+from placement.traces.job_trace import JobTrace, trained
+from placement.traces.read import CSV, TraceFile
 from placement.traces.trace import JobSieve, Trace, read_jobs
 
 HIGHEST_ALPHA = 1000
@@ -272,25 +271,19 @@ class DrsMix:
 
 
 def read(path: Path, workloads: Sequence[Workload], mix: DrsMix, seed: int = 0) -> DeadlineTrace:
-    """Read a trace of one of three formats, told from the content.
+    """Read a trace: a table with deadlines (`COLUMNS`), or one of a cluster (`read.FORMATS`).
 
-    A table with deadlines is described in `table`. The traces of Philly (JSON) and PAI (a table or the folder of both)
-    have no deadlines: priorities are drawn as for the drawn traces of `mix`, and a job's work is that of its GPUs for
-    its duration, without communication.
+    Those of clusters have no deadlines: priorities are drawn as for the drawn traces of `mix`, and a job's work is that
+    of its GPUs for its duration, without communication.
 
     Raises:
         UsageError: whatever is wrong with the file: "file:line: field: reason; expected what".
     """
-    if path.is_dir():
-        return with_drawn_deadlines(alibaba_pai.load(path), mix, seed)
-    source = Source.load(path)
-    match guess(source):
-        case "philly":
-            return with_drawn_deadlines(philly.parse(source), mix, seed)
-        case "alibaba-pai":
-            return with_drawn_deadlines(alibaba_pai.load(path, source), mix, seed)
-        case _:
-            return parse(source, workloads)
+    file = TraceFile.open(path)
+    if file.format == CSV:
+        assert file.source is not None, "only a folder has none"
+        return parse(file.source, workloads)
+    return with_drawn_deadlines(trained(file.recorded()), mix, seed)
 
 
 def with_drawn_deadlines(trace: JobTrace, mix: DrsMix, seed: int) -> DeadlineTrace:

@@ -6,7 +6,7 @@ import hashlib
 import math
 import random
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
@@ -17,7 +17,8 @@ from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import NS_PER_MS
 from placement.model.cluster import Cluster
 from placement.model.job import Job, Model
-from placement.model.table_reader import MOST, MOST_TEXT, Source, fault
+from placement.model.table_reader import MOST, MOST_TEXT, fault
+from placement.traces.recorded_trace import RecordedTrace
 from placement.traces.trace import JobSieve, Trace
 
 
@@ -105,59 +106,28 @@ def check_fits(trace: JobTrace, cluster: Cluster) -> None:
             raise fault(trace.place(index), "train_mem_mb", reason, "what they have")
 
 
-# -- jobs of traces that record the duration of a job, but not its neural network --------------------------------------
+# -- traces of real clusters, which record the duration of a job, but not its neural network ---------------------------
 
 
-@dataclass(frozen=True)
-class RecordedJob:
-    """A job as a trace of a real cluster records it.
+def trained(trace: RecordedTrace, models: Mapping[str, Model] = PUBLISHED) -> JobTrace:
+    """The trace in which each job trains one of `models`.
 
-    Attributes:
-        name: unique.
-        arrival_ns: since an arbitrary moment.
-        gpus: 1 or more.
-        duration_ns: the time for which it had them.
-        place: "file:line" where it was read.
-    """
-
-    name: str
-    arrival_ns: int
-    gpus: int
-    duration_ns: int
-    place: str
-
-
-def recorded_trace(
-    source: Source, entries: Iterable[RecordedJob], models: Mapping[str, Model], sieve: JobSieve
-) -> JobTrace:
-    """The trace of these entries of `source`; it begins with the first arrival.
-
-    Jobs are numbered in the order of (arrival, name).
-
-    Each job trains one of `models`, chosen by its name, for as many iterations as fit into its duration while it
-    computes without a pause, but at least one.
+    Jobs are numbered in their order. Each trains the network that its name chooses (`assigned`), for as many iterations
+    as fit into its duration while it computes without a pause, but at least one.
 
     Raises:
-        UsageError: no entries, or only jobs that are too long to be counted.
+        UsageError: only jobs that are too long to be counted, or no models.
     """
-    ordered = sorted(entries, key=lambda entry: (entry.arrival_ns, entry.name))
-    if not ordered:
-        sieve.check_some_left(0)
-        left_out = sieve.result().counts
-        reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(left_out.items()))
-        reason = "no jobs are left" + (f" ({reasons})" if reasons else "")
-        raise fault(source.place(1), "file", reason, "1 or more")
-    known = tuple(models.values())
-    jobs = []
-    for number, entry in enumerate(ordered):
+    known, sieve, jobs = tuple(models.values()), JobSieve(trace.left_out), []
+    for number, entry in enumerate(trace.jobs):
         model = assigned(entry.name, known)
         iterations = max(1, entry.duration_ns // model.compute_ns)
-        job = Job(number, entry.arrival_ns - ordered[0].arrival_ns, entry.gpus, iterations, model)
+        job = Job(number, entry.arrival_ns, entry.gpus, iterations, model)
         with sieve.faults():
             check_countable(job, entry.place)
             jobs.append((job, entry.place))
     sieve.check_some_left(len(jobs))
-    return JobTrace.of(source.name, jobs, sieve.result())
+    return JobTrace.of(trace.name, jobs, sieve.result())
 
 
 def assigned(job: str, models: Sequence[Model]) -> Model:

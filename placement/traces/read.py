@@ -2,43 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import UsageError, shown
 from placement.model.job import Model
 from placement.model.table_reader import Source
-from placement.traces import alibaba_pai, csv, philly
-from placement.traces.job_trace import PUBLISHED, JobTrace
+from placement.traces import csv
+from placement.traces.clusters import alibaba_pai, helios, lingjun, openb, philly
+from placement.traces.job_trace import PUBLISHED, JobTrace, trained
+from placement.traces.recorded_trace import WHOLE, RecordedTrace, TraceCut, packed_or_not
 
-FORMATS = ("csv", "philly", "alibaba-pai")
-"""The formats; each is described in the module of its name."""
+CSV, PHILLY, PAI = "csv", "philly", "alibaba-pai"
+
+_CLUSTERS: Mapping[str, Callable[[Path, Source | None], RecordedTrace]] = MappingProxyType(
+    {
+        PHILLY: philly.load,
+        PAI: alibaba_pai.load,
+        "helios": helios.load,
+        "acme": helios.load,
+        "lingjun": lingjun.load,
+        "openb": openb.load,
+    }
+)
+
+_FOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        PHILLY: philly.FILES,
+        PAI: alibaba_pai.FILES,
+        "helios": helios.FILES,
+        "lingjun": lingjun.FILES,
+        "openb": openb.FILES,
+    }
+)
+"""The files that a folder of each format has."""
+
+FORMATS = (CSV, *_CLUSTERS)
+"""The formats; each is described in the module of its name, that of acme in `clusters.helios`."""
 
 
-def read(path: Path, format: str | None = None, models: Mapping[str, Model] = PUBLISHED) -> JobTrace:
+@dataclass(frozen=True)
+class TraceFile:
+    """A file or folder with a trace.
+
+    Attributes:
+        path: of it.
+        format: one of FORMATS.
+        source: what it holds; None for a folder.
+    """
+
+    path: Path
+    format: str
+    source: Source | None
+
+    @classmethod
+    def open(cls, path: Path | str, format: str | None = None) -> TraceFile:
+        """Find out the format.
+
+        Args:
+            path: a file, packed by gzip or not, or a folder; of a format with two tables, one of them is enough. It may
+                have the format before it: ``helios:cluster_log.csv``.
+            format: None to tell it from the path, or else from the content: JSON is philly, tables are told by the
+                names of their columns, and one without those of a cluster is csv.
+
+        Raises:
+            UsageError: an unknown format, a file that cannot be read, or a folder without a trace.
+        """
+        before, colon, rest = str(path).partition(":")
+        if format is None and colon and before in FORMATS:
+            format, path = before, rest
+        if format is not None and format not in FORMATS:
+            raise UsageError(f"format: {shown(format)} is unknown; expected {', '.join(FORMATS)}")
+        path = Path(path)
+        if path.is_dir() and format != CSV:
+            return cls(path, format or _of_folder(path), None)
+        source = Source.load(path)
+        return cls(path, format or guess(source), source)
+
+    def recorded(self) -> RecordedTrace:
+        """The jobs of a cluster's trace.
+
+        Raises:
+            UsageError: whatever is wrong with the file: "file:line: field: reason; expected what"; or it is csv.
+        """
+        if self.format == CSV:
+            raise UsageError(f"{self.path}: expected a trace of {', '.join(_CLUSTERS)}, got csv")
+        return _CLUSTERS[self.format](self.path, self.source)
+
+
+def read(
+    path: Path | str,
+    format: str | None = None,
+    models: Mapping[str, Model] = PUBLISHED,
+    cut: TraceCut = WHOLE,
+) -> JobTrace:
     """Read a trace.
 
     Args:
-        path: the file; for alibaba-pai, one of its two tables, or the directory that has both.
-        format: one of FORMATS, or None to tell it from the content: JSON is philly, a table of the PAI trace is
-            alibaba-pai, and all else is csv.
+        path: the file; see `TraceFile.open`.
+        format: one of FORMATS, or None to tell it.
         models: the networks known; in the formats that name none, each job trains one of these.
+        cut: the part that is read; csv is read whole.
 
     Raises:
         UsageError: an unknown format, or whatever is wrong with the file: "file:line: field: reason; expected what".
     """
-    if format is not None and format not in FORMATS:
-        raise UsageError(f"format: {format!r} is unknown; expected {', '.join(FORMATS)}")
-    if format in (None, "alibaba-pai") and path.is_dir():
-        return alibaba_pai.load(path, models=models)
-    source = Source.load(path)
-    match format or guess(source):
-        case "philly":
-            return philly.parse(source, models)
-        case "alibaba-pai":
-            return alibaba_pai.load(path, source, models)
-        case _:
-            return csv.parse(source, models)
+    file = TraceFile.open(path, format)
+    if file.format != CSV:
+        return trained(cut.of(file.recorded()), models)
+    if cut != WHOLE:
+        raise UsageError(
+            f"{file.path}: from, hours, keep and scale: expected with a trace of a cluster, got csv"
+        )
+    assert file.source is not None, "only a folder has none"
+    return csv.parse(file.source, models)
 
 
 def guess(source: Source) -> str:
@@ -48,6 +127,17 @@ def guess(source: Source) -> str:
         UsageError: the first line is none of comma-separated values.
     """
     if source.text.lstrip()[0] in "[{":
-        return "philly"
-    is_pai = alibaba_pai.table_of(next(source.records())) is not None
-    return "alibaba-pai" if is_pai else "csv"
+        return PHILLY
+    first = next(source.records())
+    for format_of in (helios.format_of, lingjun.format_of, openb.format_of):
+        if (found := format_of(first)) is not None:
+            return found
+    return PAI if alibaba_pai.table_of(first) is not None else CSV
+
+
+def _of_folder(path: Path) -> str:
+    for format, files in _FOLDERS.items():
+        if all(packed_or_not(path / file).exists() for file in files):
+            return format
+    known = "; ".join(f"{' and '.join(files)} ({format})" for format, files in _FOLDERS.items())
+    raise UsageError(f"{path}: expected a folder with {known}")

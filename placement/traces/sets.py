@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from math import isfinite
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, Self
 from mltcp.core.bounded_files import MOST_DOCUMENT_BYTES, read_bounded
 from mltcp.core.demand import Demand, Phase, demand_document, demand_from_document
 from mltcp.core.errors import UsageError
-from placement.traces.trace import check_jobs
+from placement.traces.trace import NOTHING_LEFT_OUT, LeftOut, check_jobs
 
 NOISE_SCALE = 16.0
 """The default noise scale of a job, in batches of one worker."""
@@ -37,7 +37,7 @@ _SHIPPED = "sets"
 _SET_FIELDS = ("name", "source", "capacity_gbps", "jobs")
 _JOB_FIELDS = (
     *("name", "workers", "iterations", "arrival_s", "phases", "model", "batch"),
-    *("min_workers", "max_workers", "noise_scale", "deadline_s"),
+    *("min_workers", "max_workers", "noise_scale", "deadline_s", "parallelism"),
 )
 
 
@@ -57,6 +57,9 @@ class TracedJob:
         batch: per worker; 0 if that is not known.
         noise_scale: its gradient noise scale, in batches of one worker.
         deadline_ns: when it is to have ended, since the beginning of the trace; None if it has no deadline.
+        parallelism: how its model is divided, such as ``llama7b:tp=8,dp=2`` (`simulator.network.parallelism`): in a
+            network it sends what follows from that, and `demand` is what schedulers know of it; empty: it sends its
+            phases.
 
     Raises:
         UsageError: any of these cannot be.
@@ -73,6 +76,7 @@ class TracedJob:
     batch: int = 0
     noise_scale: float = NOISE_SCALE
     deadline_ns: int | None = None
+    parallelism: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "min_workers", self.min_workers or self.workers)
@@ -85,6 +89,10 @@ class TracedJob:
         if self.workers == 1 < self.max_workers:
             raise UsageError(
                 f"{self.name}: max_workers: expected 1 with phases of 1 worker, got {self.max_workers}"
+            )
+        if self.parallelism and self.min_workers < self.max_workers:
+            raise UsageError(
+                f"{self.name}: max_workers: expected as many as workers with parallelism, got more"
             )
         if not 1 <= self.iterations <= _MOST_ITERATIONS:
             raise UsageError(
@@ -129,6 +137,7 @@ class TracedJob:
             "max_workers": (self.max_workers, self.workers),
             "noise_scale": (self.noise_scale, NOISE_SCALE),
             "deadline_s": (None if self.deadline_ns is None else self.deadline_ns / 1e9, None),
+            "parallelism": (self.parallelism, ""),
         }
         given = {name: value for name, (value, default) in unless_default.items() if value != default}
         return {**always, **given, **demand_document(self.demand)}
@@ -143,6 +152,7 @@ class JobSet:
         source: what it is modelled on.
         capacity_gbps: of the links that the phases were made for.
         jobs: in the order of their arrival.
+        left_out: of the trace that they are from.
 
     Raises:
         UsageError: no jobs, a name twice, jobs that are not in this order, or a capacity that cannot be.
@@ -152,6 +162,7 @@ class JobSet:
     source: str
     capacity_gbps: float
     jobs: tuple[TracedJob, ...]
+    left_out: LeftOut = field(default=NOTHING_LEFT_OUT, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.capacity_gbps <= _MOST_GBPS:
@@ -274,6 +285,7 @@ def _job(document: object, where: str) -> TracedJob:
             _whole(fields, "batch", where, 0),
             _number(fields, "noise_scale", where, NOISE_SCALE),
             round(_number(fields, "deadline_s", where) * 1e9) if "deadline_s" in fields else None,
+            _text(fields, "parallelism", where, ""),
         )
     except UsageError as error:
         raise UsageError(_placed(where, error)) from None
@@ -286,9 +298,9 @@ def _placed(where: str, error: UsageError) -> str:
 def _object(document: object, where: str, expected: Sequence[str]) -> Mapping[str, Any]:
     if not isinstance(document, Mapping):
         raise UsageError(f"{where}: expected an object with {', '.join(expected[:5])}")
-    for field in document:
-        if field not in expected:
-            raise UsageError(f"{where}.{field}: unknown field, expected {', '.join(expected)}")
+    for key in document:
+        if key not in expected:
+            raise UsageError(f"{where}.{key}: unknown field, expected {', '.join(expected)}")
     return document
 
 

@@ -39,7 +39,7 @@ class LeftOut:
         return {"jobs": sum(self.counts.values()), "reasons": dict(self.counts), "first": self.first or None}
 
 
-_NONE = LeftOut()
+NOTHING_LEFT_OUT = LeftOut()
 
 
 class ArrivingJob(Protocol):
@@ -77,7 +77,7 @@ class Trace(Generic[J]):
     jobs: tuple[J, ...]
     seed: int | None = field(default=None, kw_only=True)
     places: tuple[str, ...] = field(default=(), compare=False, repr=False, kw_only=True)
-    left_out: LeftOut = field(default=_NONE, compare=False, repr=False, kw_only=True)
+    left_out: LeftOut = field(default=NOTHING_LEFT_OUT, compare=False, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         check_jobs(self.name, self.jobs)
@@ -88,7 +88,9 @@ class Trace(Generic[J]):
         return self.left_out.counts
 
     @classmethod
-    def of(cls, name: str, jobs: Iterable[tuple[J, str]], left_out: LeftOut = _NONE, **fields: Any) -> Self:
+    def of(
+        cls, name: str, jobs: Iterable[tuple[J, str]], left_out: LeftOut = NOTHING_LEFT_OUT, **fields: Any
+    ) -> Self:
         """A trace that was read: jobs in any order, each with the place where it was read.
 
         Args:
@@ -185,11 +187,15 @@ def read_jobs(
 
 
 class JobSieve:
-    """Collects, while a file is read, what is to be left out."""
+    """Collects, while a file is read, what is to be left out.
 
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._first: UsageError | None = None
+    Args:
+        before: what has been left out already.
+    """
+
+    def __init__(self, before: LeftOut = NOTHING_LEFT_OUT) -> None:
+        self._counts: Counter[str] = Counter(before.counts)
+        self._first = UsageError(before.first) if before.first else None
         self._kept: set[Hashable] = set()
 
     def leave_out(self, reason: str, count: int = 1) -> None:

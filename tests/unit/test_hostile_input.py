@@ -45,7 +45,8 @@ from placement.policies.schedulers.contention.learned.checkpoint import (
 )
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import check_job, demand_of
-from placement.traces import alibaba_pai, csv, philly, sets
+from placement.traces import csv, sets
+from placement.traces.clusters import alibaba_pai, philly
 
 STRANGE = (
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**63) - 1, 10**400, 0.5, -0.0, 1e308, 5e-324),

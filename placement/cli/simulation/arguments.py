@@ -15,6 +15,7 @@ from mltcp.core.errors import UsageError, shown
 from placement.experiments.simulation import Setting
 from placement.model.cluster import GPU_MEMORY_MB, Cluster, Gpu
 from placement.model.job import PUBLISHED, Contention
+from placement.traces.recorded_trace import TraceCut
 
 TOOL = "mltcp-placement"
 
@@ -149,6 +150,39 @@ def add_processes(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--processes", type=int, metavar="N", help="that run at a time (default: one a core)"
     )
+
+
+_CUT = (
+    ("from", "H", "leave out the jobs of the first H hours"),
+    ("hours", "H", "only jobs that arrive in so many hours from then on"),
+    ("keep", "X", "of these only so large a part, chosen by their names"),
+    ("scale", "X", "multiply all times by X, such as 0.01"),
+)
+_MOST_HOURS = 10**6
+
+
+def add_cut(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the arguments that cut a cluster's trace, and thin it out."""
+    cut = command.add_argument_group("part of a trace of a cluster")
+    for name, metavar, text in _CUT:
+        cut.add_argument(f"--{name}", dest=f"cut_{name}", metavar=metavar, help=text)
+    return cut
+
+
+def cut_of(options: argparse.Namespace) -> TraceCut:
+    """The part of a trace that the arguments describe.
+
+    Raises:
+        UsageError: one of them is no number, or out of range.
+    """
+    given = {
+        "from_hours" if name == "from" else name: parse_number(
+            text, f"--{name}", _MOST_HOURS if metavar == "H" else 1
+        )
+        for name, metavar, _ in _CUT
+        if (text := getattr(options, f"cut_{name}")) is not None
+    }
+    return TraceCut(**given)
 
 
 def given_or(given: str | None, default: str) -> str:

@@ -17,8 +17,10 @@ from mltcp.core.quantities import NS_PER_S, parse_number, parse_rate_bps
 from mltcp.core.subcommands import add_command
 from placement.cli.simulation.arguments import (
     TOOL,
+    add_cut,
     add_output,
     add_processes,
+    cut_of,
     given_or,
     parse_processes,
     parse_seeds,
@@ -27,6 +29,7 @@ from placement.engines.slurm.cluster import cluster_document
 from placement.engines.slurm.nodes import SlurmNode
 from placement.engines.slurm.topology_files import ALL_NODES, switches_in_file
 from placement.experiments.cassini import Gain, gains_of
+from placement.experiments.cluster_traces import TraceUse, summary, summary_line
 from placement.experiments.comparison import (
     ComparisonPlan,
     PolicyComparison,
@@ -34,6 +37,7 @@ from placement.experiments.comparison import (
     digest,
     pooled,
     run_plans,
+    trace_of,
     write_document,
 )
 from placement.experiments.console import open_console, ruled_table
@@ -58,12 +62,19 @@ from placement.simulator.network.topologies import (
     load_network,
     network_from_document,
     network_named,
+    network_of_tiers,
     whole_number,
 )
 from placement.simulator.network.topology import Network
 from placement.simulator.network_executor import TRACE_MODES
+from placement.traces.clusters import lingjun
+from placement.traces.job_mix import MIXES
+from placement.traces.read import FORMATS
+from placement.traces.recorded_trace import WHOLE
+from placement.traces.trace import tell_left_out
 
 _SLURM_SUFFIXES = (".conf", ".yaml", ".yml")
+_TABLE = ".csv"
 _MOST_S = 1e6
 _SHOWN_JOBS = 3
 _MOST_LISTED_JOBS = 12
@@ -78,6 +89,7 @@ _OF_TRACES = (
     ("--noise", "X", "standard deviation of an iteration over its time (default 0.005)"),
     ("--migration", "S", "to move a job (default 10)"),
     ("--lease", "S", "of Themis (default 600)"),
+    ("--mix", "NAME", f"{', '.join(MIXES)}: what the jobs of a cluster's trace train (default random)"),
 )
 
 _EXAMPLES = f"""\
@@ -90,9 +102,11 @@ examples:
   mltcp-placement network --topology dumbbell:2,rate=10gbit,ecn=100kb --jobs 2*vgg16:at=h0+h1 --control dctcp
   mltcp-placement network --topology thesis --trace poisson --policies themis,themis+cassini,lwf-1+ada-srsf -o traces
   mltcp-placement network --topology thesis --trace dynamic:iterations=100 --mode steps --step-us 5 --control dcqcn
+  mltcp-placement network --topology topo.csv --over 4:1 --nic 200gbit --trace lingjun:data --hours 6 --scale 0.01 \
+--mix llm --policies themis,lwf-8
 
-A TOPOLOGY is a name, or a file: a graph or a cluster as JSON, or Slurm's topology.conf or topology.yaml, of which
---nic, --uplink and --gpus say what Slurm does not know.
+A TOPOLOGY is a name, or a file: a graph or a cluster as JSON, Slurm's topology.conf or topology.yaml, of which --nic,
+--uplink and --gpus say what Slurm does not know, or topo.csv of Alibaba's Lingjun trace, with --nic, --over and --gpus.
 {topologies.__doc__.partition(chr(10) + chr(10))[2]}
 A JOB is [COUNT*]WHAT[:KEY=VALUE,...], and WHAT a model, the name of a set of jobs (such as snapshot1), a file of
 MLTCP_PROFILE (or {{"phases": [...]}} with workers=N), or chakra=FOLDER with an execution trace, NAME.RANK.json, of each
@@ -101,7 +115,9 @@ iteration has the noise of one), control (its own, whatever is compared), at, ho
 class at links with queues for classes: 0 to 7, of which 7 goes first, or remaining:10:40:160, 7 for a message whose
 connection has less than 10 ms of the iteration left at line rate, 6 for less than 40 ms, and so on.
 {parallelism.__doc__.partition(chr(10) + chr(10))[2]}
-A TRACE is poisson or dynamic, drawn for each seed, a set of jobs (a name or JSON), or a CSV file as of `simulate`.
+A TRACE is poisson or dynamic, drawn for each seed, a set of jobs (a name or JSON), a CSV file as `simulate` reads it, or
+a cluster's trace as [FORMAT:]FILE, with FORMAT one of
+{", ".join(FORMATS[1:])}; a FILE may be a folder, or packed by gzip.
 poisson:jobs=20,load=0.8,iterations=20-100,models=VGG16+BERT,compute=0.5 says how many jobs, the GPUs that they ask for
 over those there are, how long they are, what they train (models of Table 4.2, or data, or model), and how many times as
 long computing takes; dynamic has the last three. Jobs wait for GPUs, are placed by each of --policies, and leave; each
@@ -123,7 +139,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     network.add_argument("--topology", required=True, metavar="TOPOLOGY", help="a name or a file; see below")
     network.add_argument("--nic", metavar="RATE", help="of a file without rates (default 50gbit)")
     network.add_argument("--uplink", metavar="RATE", help="of Slurm's switches (default: all that is below)")
-    network.add_argument("--gpus", type=int, metavar="N", help="of each of Slurm's nodes (default 1)")
+    network.add_argument("--over", metavar="X:1", help="over-subscription of topo.csv (default 1:1)")
+    network.add_argument(
+        "--gpus", type=int, metavar="N", help="of each node of Slurm (default 1) or topo.csv (8)"
+    )
     jobs = command.add_argument_group("jobs")
     which = jobs.add_mutually_exclusive_group(required=True)
     which.add_argument("--jobs", nargs="+", metavar="JOB", help="all at once; see below")
@@ -133,6 +152,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     trace = command.add_argument_group("options of --trace")
     for name, metavar, text in _OF_TRACES:
         trace.add_argument(name, metavar=metavar, help=text)
+    add_cut(command)
     run = command.add_argument_group("simulation")
     run.add_argument(
         "--control",
@@ -170,6 +190,8 @@ def execute(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> ComparisonPlan[JobsInNetwork]:
     _refuse(options, _OF_TRACES, "--trace")
+    if cut_of(options) != WHOLE:
+        raise UsageError("--from, --hours, --keep and --scale: expected with --trace only")
     controls = parse_names(options.control, str, "--control")
     seeds = tuple(NetworkSeed(seed) for seed in parse_seeds(options.seeds))
     iterations = whole_number(given_or(options.iterations, "30"), "--iterations", MOST_ITERATIONS)
@@ -215,6 +237,7 @@ def _execute_trace(options: argparse.Namespace) -> int:
         print(document)
     else:
         gpus = len(plan.workload.settings.cluster.gpus)
+        print(summary_line(trace_of(plan.traces[0]).jobs, gpus))
         title = f"{options.trace} in {options.topology}, {gpus} GPUs; {len(plan.traces)} seeds"
         comparison.show(plan.workload, title, "policy + control")
         for gain in gains:
@@ -237,15 +260,18 @@ def _trace_plan(options: argparse.Namespace) -> ComparisonPlan[TracesInNetwork]:
     )
     network = _network(options)
     cluster = NetworkCluster.of(network, digest(repr(network)))
-    traces = traces_in(options.trace, parse_seeds(options.seeds), cluster)
+    use = TraceUse(cut_of(options), options.mix)
+    traces = traces_in(options.trace, parse_seeds(options.seeds), cluster, use)
     settings = FluidSettings(cluster, cluster.nic_bps, round(migration_s * NS_PER_S), noise)
     names = tuple(f"{policy}+{control}" for policy in policies for control in controls)
-    return ComparisonPlan(
+    plan = ComparisonPlan(
         TracesInNetwork(settings, round(lease_s * NS_PER_S), mode, _step_ns(options)),
         names,
         traces,
         options.baseline,
     )
+    tell_left_out(TOOL, trace_of(traces[0]).jobs)
+    return plan
 
 
 def _trace_document(
@@ -263,6 +289,7 @@ def _trace_document(
         "mode": plan.workload.mode,
         "trace": options.trace,
         "seeds": [each.seed for each in plan.traces],
+        "jobs": summary(trace_of(plan.traces[0]).jobs, len(cluster.gpus)),
         "policies": comparison.documents(plan.workload),
         "gains": [gain.document() for gain in gains],
     }
@@ -307,22 +334,27 @@ def _checked_control(name: str) -> str:
 
 def _network(options: argparse.Namespace) -> Network:
     path = Path(options.topology)
-    is_slurm = path.suffix in _SLURM_SUFFIXES
-    is_file = is_slurm or path.suffix == ".json"
-    for name in ("uplink", "gpus") if not is_slurm else ():
-        if getattr(options, name) is not None:
-            raise UsageError(f"--{name}: expected with a topology of Slurm only")
-    if not is_file:
+    kind = "Slurm" if path.suffix in _SLURM_SUFFIXES else path.suffix
+    for name, kinds in (("uplink", ("Slurm",)), ("gpus", ("Slurm", _TABLE)), ("over", (_TABLE,))):
+        if getattr(options, name) is not None and kind not in kinds:
+            raise UsageError(f"--{name}: expected with a topology of {' or '.join(kinds)} only")
+    if kind not in ("Slurm", ".json", _TABLE):
         if options.nic is not None:
             raise UsageError("--nic: expected with a file only; a name has rate=RATE")
         return network_named(options.topology)
     nic_bps = parse_rate_bps(options.nic or "50gbit", field="--nic")
-    if not is_slurm:
+    if kind == ".json":
         return load_network(path, PortSettings(rate_bps=nic_bps))
-    uplink_bps = None if options.uplink is None else parse_rate_bps(options.uplink, field="--uplink")
-    gpus = 1 if options.gpus is None else options.gpus
+    gpus = {"Slurm": 1, _TABLE: 8}[kind] if options.gpus is None else options.gpus
     if not 1 <= gpus <= 1024:
         raise UsageError(f"--gpus: expected 1 to 1024, got {gpus}")
+    if kind == _TABLE:
+        over, _, to = given_or(options.over, "1:1").partition(":")
+        ratio = parse_number(over, field="--over", lowest=1e-3) / parse_number(
+            to, field="--over", lowest=1e-3
+        )
+        return network_of_tiers(lingjun.switches_above(path), ratio, PortSettings(nic_bps, gpus))
+    uplink_bps = None if options.uplink is None else parse_rate_bps(options.uplink, field="--uplink")
     return _slurm_network(path, nic_bps, uplink_bps, gpus)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.errors import UsageError
 from mltcp.core.subcommands import add_command
-from placement.cli.simulation.arguments import TOOL, add_setting, check_seed, setting_of
+from placement.cli.simulation.arguments import TOOL, add_cut, add_setting, check_seed, cut_of, setting_of
 from placement.experiments.ada_srsf import print_outcome
 from placement.experiments.simulation import PolicyName, Simulation, SimulationModel, run_simulation
 from placement.experiments.workers import Workers
@@ -30,6 +30,7 @@ examples:
   mltcp-placement simulate --trace trace.csv --placement first-fit --communication srsf-2 --json
   mltcp-placement simulate --trace trace.csv --model published --defect     as the published simulator does
   mltcp-placement simulate --trace trace.csv --cluster cluster.json --contention fit.json
+  mltcp-placement simulate --trace helios:cluster_log.csv --from 24 --hours 48 --servers 128 --gpus 8
   mltcp-placement simulate --trace trace.csv --intervals 400 -o run.json && mltcp-placement plot gantt run.json -o g.svg
 
 Times are in seconds of the trace. Traces at a hundredth of the length (scale10) are reported in the paper's seconds:
@@ -40,8 +41,9 @@ what was simulated, times 100 (`time_scale` of the JSON).
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``simulate`` to the commands."""
     command = add_command(commands, "simulate", execute, _EXAMPLES)
-    command.add_argument("--trace", type=Path, required=True, metavar="FILE", help="the jobs")
+    command.add_argument("--trace", required=True, metavar="[FORMAT:]FILE", help="the jobs")
     command.add_argument("--format", choices=FORMATS, help="of the trace (default: told from its content)")
+    add_cut(command)
     policy = command.add_argument_group("policy")
     policy.add_argument(
         "--placement",
@@ -122,7 +124,7 @@ def simulation_of(options: argparse.Namespace) -> Simulation:
     policy = PolicyName(options.placement, options.communication, kappa, rules)
     setting = setting_of(options)
     setting.check(policy)
-    trace = read(options.trace, options.format)
+    trace = read(options.trace, options.format, cut=cut_of(options))
     tell_left_out(TOOL, trace)
     check_fits(trace, setting.cluster)
     return Simulation(trace, policy, setting, options.seed)

@@ -1,7 +1,7 @@
 """The traffic of training jobs from short descriptions: ``vgg16:dp=4``, ``gpt3:tp=2,pp=2,dp=2``.
 
 A description is ``MODEL[:KEY=VALUE,...]``. Models are those of Table 4.2 of the thesis (`placement.traces.poisson`),
-and transformers of published shape (`TRANSFORMERS`), whose traffic follows from it:
+and transformers of published shape (`model_shapes`), whose traffic follows from it:
 
 * ``dp`` data parallel: an all-reduce of the gradients at the end of the backward pass, in ``buckets`` that are sent
   while it goes on. Without any other key, dp is 2.
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from functools import lru_cache
 
 from mltcp.core.demand import Demand
 from mltcp.core.errors import UsageError, shown
@@ -40,10 +40,10 @@ from placement.simulator.network.patterns import (
     together,
 )
 from placement.simulator.network.traffic import Message, Traffic
+from placement.traces.model_shapes import A100_TFLOPS, TRANSFORMERS, Transformer
 from placement.traces.poisson import NETWORKS, ProfiledNetwork
 
 VALUE_BYTES = 2
-A100_TFLOPS = 140.0
 MOST_WORKERS = 100_000
 
 _DEGREES = ("dp", "tp", "pp", "ep")
@@ -61,32 +61,6 @@ _WHOLE = (
 )
 _NUMBERS = ("tflops", "compute_ms", "megabytes")
 KEYS = (*_WHOLE, *_NUMBERS, "collective")
-
-
-@dataclass(frozen=True)
-class Transformer:
-    """The shape of a transformer."""
-
-    layers: int
-    hidden: int
-    sequence: int
-    vocabulary: int
-
-    @property
-    def layer_parameters(self) -> int:
-        """Of attention (a third) and feed-forward (two thirds), without biases."""
-        return 12 * self.hidden**2
-
-
-TRANSFORMERS: Mapping[str, Transformer] = MappingProxyType(
-    {
-        "gpt1": Transformer(12, 768, 512, 40478),
-        "gpt2": Transformer(48, 1600, 1024, 50257),
-        "gpt3": Transformer(96, 12288, 2048, 50257),
-        "llama7b": Transformer(32, 4096, 2048, 32000),
-    }
-)
-"""Radford et al. (2018, 2019: the largest), Brown et al. (2020: the largest), Touvron et al. (2023: the smallest)."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +93,17 @@ class Parallelism:
     def all_reduce(self, workers: range | list[int], size_bytes: float) -> Rounds:
         """By the job's collective."""
         return ALL_REDUCES[self.collective](workers, size_bytes)
+
+
+@lru_cache(maxsize=512)
+def traffic_of(description: str) -> Traffic:
+    """The traffic of a description, MODEL[:KEY=VALUE,...].
+
+    Raises:
+        UsageError: as `described_traffic`.
+    """
+    model, _, rest = description.partition(":")
+    return described_traffic(model, dict(each.partition("=")[::2] for each in rest.split(",") if each))
 
 
 def described_traffic(model: str, values: Mapping[str, str]) -> Traffic:

@@ -25,8 +25,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -343,6 +345,36 @@ def _positive(text: str) -> float:
 
 
 # -- from documents ----------------------------------------------------------------------------------------------------
+
+
+def network_of_tiers(
+    above: Mapping[str, Sequence[str]], over: float = 1, ports: PortSettings | None = None
+) -> Network:
+    """A tree of tiers, each link of which is several cables: `above` has the switches of each host, the lowest first.
+
+    A switch has as many uplinks as make one as fast as a NIC, rounded up; together they carry what the NICs below it
+    can send over `over`, and ECMP chooses one of them for each connection. Switches above leaves have no
+    over-subscription of their own.
+
+    Raises:
+        UsageError: a switch is below two others.
+    """
+    ports = ports or PortSettings()
+    cables, nics, uppers = _Cables(ports), Counter[str](), dict[str, str]()
+    for host, switches in above.items():
+        for nic in range(ports.nics):
+            cables.cable(cables.host(host), switches[0], ports.rate_bps, nic)
+        for lower, upper in pairwise(switches):
+            nics[lower] += ports.nics
+            if uppers.setdefault(lower, upper) != upper:
+                raise UsageError(
+                    f"topology: switch {shown(lower)}: expected below {uppers[lower]} only, got {upper}"
+                )
+    for lower, upper in uppers.items():
+        count, rate_bps = _uplinks(nics[lower], over, None, ports)
+        for lane in range(count):
+            cables.cable(lower, upper, rate_bps, lane)
+    return cables.network()
 
 
 def network_of_cluster(cluster: Cluster, ports: PortSettings | None = None) -> Network:

@@ -107,7 +107,7 @@ def test_slurms_topologies(capsys, tmp_path):
             ("--topology", "dumbbell:1"),
             "job vgg16-2: expected at most the 0 GPUs that are free, got 2 workers",
         ),
-        (("--gpus", "4"), "--gpus: expected with a topology of Slurm only"),
+        (("--gpus", "4"), "--gpus: expected with a topology of Slurm or .csv only"),
         (("--nic", "1gbit"), "--nic: expected with a file only"),
         (("--jobs", "vgg99"), "job: model: expected gpt1"),
         (("--jobs", "0*vgg16"), "job '0*vgg16': count: expected a whole number"),
@@ -342,3 +342,110 @@ def test_a_trace_in_steps_has_marks_by_model_and_gains_with_intervals(capsys, tm
     # Alone an iteration takes what its phases take, and a little for its packets to arrive.
     assert min(job["slowdown"]["p50"] for job in jobs) == pytest.approx(1, abs=0.01)
     assert {path.name for path in tmp_path.iterdir()} > {"times.svg", "course.svg", "marks.svg"}
+
+
+HELIOS = """\
+job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue
+1,a,v,2,8,1,COMPLETED,2020-06-09 18:00:00,2020-06-09 18:00:10,2020-06-09 18:16:50,1000,10
+2,b,v,8,8,2,COMPLETED,2020-06-09 18:05:00,2020-06-09 18:05:10,2020-06-09 18:21:50,1000,10
+3,b,v,0,8,1,COMPLETED,2020-06-09 18:05:00,2020-06-09 18:05:10,2020-06-09 18:21:50,1000,10
+4,c,v,64,8,8,COMPLETED,2020-06-09 18:06:00,2020-06-09 18:06:10,2020-06-09 18:21:50,1000,10
+5,c,v,1,8,1,COMPLETED,2020-06-09 20:06:00,2020-06-09 20:06:10,2020-06-09 20:21:50,1000,10
+"""
+
+
+def test_a_trace_of_a_cluster_is_cut_and_divided(capsys, tmp_path):
+    path = tmp_path / "cluster_log.csv"
+    path.write_text(HELIOS)
+    command = (
+        *("--topology", "two-tier:1x3,gpus=4", "--trace", f"helios:{path}", "--mix", "llm", "--seeds", "0:1"),
+        *(
+            "--hours",
+            "1",
+            "--scale",
+            "0.01",
+            "--policies",
+            "first-fit,ideal",
+            "--control",
+            "dcqcn",
+            "--noise",
+            "0",
+        ),
+    )
+    status, out, err = run(capsys, *command, "--json")
+    assert status == 0
+    assert err == (
+        "mltcp-placement: cluster_log: left out: 1 more GPUs than the cluster, 1 no GPUs, 1 outside of the hours\n"
+    )
+    document = json.loads(out)
+    summary = document["jobs"]
+    assert (summary["jobs"], summary["gpus"]["max"]) == (2, 8)
+    assert summary["span_hours"] == pytest.approx(3 / 3600)
+    assert summary["left_out"]["reasons"] == {
+        "no GPUs": 1,
+        "more GPUs than the cluster": 1,
+        "outside of the hours": 1,
+    }
+    first_fit, ideal = (policy["traces"][0] for policy in document["policies"])
+    for found in (first_fit, ideal):
+        # Each has its links for itself.
+        assert [job["slowdown"]["p99"] for job in found["jobs"]] == pytest.approx([1, 1], abs=0.02)
+        # A thousand seconds are ten, in whole iterations.
+        for job in found["jobs"]:
+            assert job["iterations"] * job["iteration_s"]["mean"] == pytest.approx(
+                10, abs=max(1.0, job["iteration_s"]["mean"])
+            )
+    status, out, _ = run(capsys, *command)
+    assert status == 0
+    assert out.startswith("2 jobs of up to 8 GPUs in 0.00 h, 0.1 GPU-hours, load ")
+
+
+def test_the_topology_of_lingjun(capsys, tmp_path):
+    topology = tmp_path / "topo.csv"
+    topology.write_text("ip,DSW,PSW,ASW\na,G6,P8,S1\nb,G6,P8,S1\nc,G6,P10,S1\nd,G6,P10,S1\n")
+    jobs = ("--jobs", "vgg16:dp=2,megabytes=1,compute_ms=1,at=a+c", "--iterations", "1", "--seeds", "0:1")
+    shape = ("--nic", "10gbit", "--gpus", "2", "--over", "2:1", "--control", "dctcp", "--json")
+    status, out, err = run(capsys, "--topology", str(topology), *jobs, *shape)
+    assert (status, err) == (0, "")
+    document = json.loads(out)
+    # Four NICs, and one cable above each of four switches, in both directions.
+    assert (document["hosts"], document["links"]) == (4, 16)
+    links = {each["link"] for each in document["controls"][0]["traces"][0]["by_link"]}
+    assert {"a->G6/P8/S1", "G6/P8/S1->G6/P8", "G6/P8->G6", "G6->G6/P10"} < links
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ("--jobs", "vgg16", "--hours", "2"),
+            "--from, --hours, --keep and --scale: expected with --trace only",
+        ),
+        (("--jobs", "vgg16", "--over", "2:1"), "--over: expected with a topology of .csv only"),
+        (("--jobs", "vgg16", "--mix", "llm"), "--mix: expected with --trace only"),
+        (
+            ("--trace", "dynamic", "--mix", "llm"),
+            "--mix, --from, --hours, --keep and --scale: expected with a",
+        ),
+        (("--trace", "HELIOS", "--mix", "vision"), "mix: expected equal, random, llm, got 'vision'"),
+        (("--trace", "HELIOS", "--from", "x"), "--from: expected a number from 0 to"),
+        (("--trace", "HELIOS", "--scale", "2"), "--scale: expected a number from 0 to 1, got '2'"),
+        (
+            ("--trace", "HELIOS", "--from", "9"),
+            "cluster_log: no jobs are left (no GPUs: 1, outside of the hours: 4)",
+        ),
+        (
+            ("--trace", "HELIOS", "--from", "0.05", "--hours", "0.06", "--topology", "dumbbell:1"),
+            "cluster_log: gpus",
+        ),
+    ],
+)
+def test_wrong_parts_of_a_trace_are_refused_in_one_line(capsys, tmp_path, arguments, expected):
+    path = tmp_path / "cluster_log.csv"
+    path.write_text(HELIOS)
+    topology = () if "--topology" in arguments else ("--topology", "dumbbell:8")
+    given = [str(path) if each == "HELIOS" else each for each in arguments]
+    status, out, err = run(capsys, *topology, *given)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"mltcp-placement: {expected}")
+    assert err.count("\n") == 1

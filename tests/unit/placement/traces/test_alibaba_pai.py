@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from mltcp.core.errors import UsageError
 from placement.model.job import Job
 from placement.model.table_reader import Source
-from placement.traces import alibaba_pai
-from placement.traces.job_trace import PUBLISHED, assigned
+from placement.traces.clusters import alibaba_pai
+from placement.traces.job_trace import PUBLISHED, assigned, trained
 from placement.traces.read import read
 
 DATA = Path(__file__).parents[1] / "data"
@@ -21,7 +21,8 @@ S = 10**9
 
 
 def parse(jobs, tasks):
-    return alibaba_pai.parse(Source.decode(jobs.encode(), "j.csv"), Source.decode(tasks.encode(), "t.csv"))
+    sources = Source.decode(jobs.encode(), "j.csv"), Source.decode(tasks.encode(), "t.csv")
+    return trained(alibaba_pai.parse(*sources))
 
 
 def task(gpu="100.0", number="1.0", start="10.0", end="20.0", name="j", role="worker"):

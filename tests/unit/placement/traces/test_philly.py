@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from mltcp.core.errors import UsageError
 from placement.model.job import Job
 from placement.model.table_reader import Source
-from placement.traces import philly
-from placement.traces.job_trace import PAPER, PUBLISHED, assigned
+from placement.traces.clusters import philly
+from placement.traces.job_trace import PAPER, PUBLISHED, assigned, trained
 from placement.traces.read import read
 
 SAMPLE = Path(__file__).parents[1] / "data" / "philly_cluster_job_log.json"
@@ -17,7 +17,7 @@ PREFIX = "application_1500000000000_"
 
 
 def parse(text):
-    return philly.parse(Source.decode(text.encode(), "log"))
+    return trained(philly.parse(Source.decode(text.encode(), "log")))
 
 
 def entry(**changes):
@@ -70,14 +70,14 @@ def test_the_network_goes_by_the_name_only():
 
 
 def test_another_table_of_networks():
-    trace = philly.parse(Source.decode(json.dumps([entry()]).encode(), "log"), PAPER)
+    trace = trained(philly.parse(Source.decode(json.dumps([entry()]).encode(), "log")), PAPER)
     assert trace.jobs[0].model is PAPER["inception-v3"]
     assert trace.jobs[0].iterations == 3600 * 10**9 // 87_300_000
 
 
 @given(st.permutations(json.loads(SAMPLE.read_text())))
 def test_the_order_of_entries_does_not_matter(documents):
-    shuffled = philly.parse(Source.decode(json.dumps(documents).encode(), SAMPLE.name))
+    shuffled = trained(philly.parse(Source.decode(json.dumps(documents).encode(), SAMPLE.name)))
     assert shuffled == read(SAMPLE)
 
 
@@ -94,7 +94,8 @@ def test_the_order_of_entries_does_not_matter(documents):
         ({"submitted_time": 5}, "submitted_time: 5 is none; expected a string"),
         (
             {"submitted_time": "7 October"},
-            "submitted_time: '7 October' is no time; expected YYYY-MM-DD hh:mm:ss",
+            "submitted_time: '7 October' is no time; "
+            "expected YYYY-MM-DD hh:mm:ss, with or without a zone such as +08:00",
         ),
     ],
 )

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError
-from placement.simulator.network.parallelism import TRANSFORMERS, demand_traffic, described_traffic
+from placement.simulator.network.parallelism import demand_traffic, described_traffic
+from placement.traces.model_shapes import TRANSFORMERS
 from placement.traces.poisson import NETWORKS
 
 GPT3 = TRANSFORMERS["gpt3"]

@@ -1,6 +1,7 @@
 """Networks by name and from documents: their sizes, their capacities, and what is refused."""
 
 import json
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from placement.simulator.network.topologies import (
     network_from_document,
     network_named,
     network_of_cluster,
+    network_of_tiers,
 )
 from placement.simulator.network.topology import ClassQueues, Marking, Network, NetworkLink, Pause
 
@@ -186,3 +188,26 @@ def test_a_network_has_each_name_once():
         Network(("a",), (link, link))
     with pytest.raises(UsageError, match="hosts: expected one or more"):
         Network((), (link,))
+
+
+def test_hosts_below_named_switches_are_a_tree_of_parallel_cables():
+    above = {
+        f"h{pod}{leaf}{host}": (f"p{pod}/s{leaf}", f"p{pod}", "core")
+        for pod in range(2)
+        for leaf in range(3)
+        for host in range(4)
+    }
+    network = network_of_tiers(above, 2, PortSettings(rate_bps=10e9, gpus=8))
+    assert len(network.hosts) == 24
+    assert set(network.gpus) == {8}
+    by_ends = Counter((link.source, link.target) for link in network.links)
+    assert by_ends["h000", "p0/s0"] == by_ends["p0/s0", "h000"] == 1
+    assert by_ends["p0/s0", "p0"] == by_ends["p0", "p0/s0"] == 2
+    assert by_ends["p0", "core"] == by_ends["core", "p0"] == 6
+    assert {link.rate_bps for link in network.links} == {10e9}
+    odd = network_of_tiers({f"h{host}": ("s", "core") for host in range(3)}, 2, PortSettings(rate_bps=10e9))
+    assert [link.rate_bps for link in odd.links if link.source == "s" and link.target == "core"] == [
+        7.5e9
+    ] * 2
+    with pytest.raises(UsageError, match="switch 's': expected below p0 only, got p1"):
+        network_of_tiers({"a": ("s", "p0"), "b": ("s", "p1")})

@@ -24,10 +24,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mltcp.core.errors import UsageError, shown
-from mltcp.core.quantities import NS_PER_S
-from placement.model.job import Model
 from placement.model.table_reader import MOST, MOST_TEXT, Columns, Field, Record, Source, fault
-from placement.traces.job_trace import PUBLISHED, JobTrace, RecordedJob, recorded_trace
+from placement.traces.recorded_trace import (
+    RecordedJob,
+    RecordedTrace,
+    Run,
+    beside,
+    entry_of,
+    is_unknown,
+    packed_or_not,
+    recorded_trace,
+    seconds_ns,
+)
 from placement.traces.trace import JobSieve
 
 JOB_COLUMNS = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
@@ -38,8 +46,7 @@ TASK_COLUMNS = (
 STATUSES = ("Running", "Terminated", "Failed", "Waiting")
 JOB_TABLE = "pai_job_table.csv"
 TASK_TABLE = "pai_task_table.csv"
-
-_UNKNOWN = ("", "nan", "none", "null")
+FILES = (JOB_TABLE, TASK_TABLE)
 
 
 @dataclass(frozen=True)
@@ -67,13 +74,14 @@ class _Tasks:
         )
 
 
-def parse(jobs: Source, tasks: Source, models: Mapping[str, Model] = PUBLISHED) -> JobTrace:
-    """Read a trace; what each job trains is chosen by its name, and how long by its duration (see `recorded_trace`).
+def parse(jobs: Source, tasks: Source) -> RecordedTrace:
+    """Read a trace.
 
     Jobs are left out, and counted in `Trace.left_out`, that were never submitted, never started, have no end, ended
-    before they started, have no tasks or no GPUs, or are listed before; those of which a line, or one of a task of
-    theirs, has too few or too many fields or a field that is no number, negative or too fine; and the jobs of tasks
-    that the job table does not list. A task that is listed again counts once.
+    before they started, started more than a minute before they were submitted, have no tasks or no GPUs, or are listed
+    before; those of which a line, or one of a task of theirs, has too few or too many fields or a field that is no
+    number, negative or too fine; and the jobs of tasks that the job table does not list. A task that is listed again
+    counts once.
 
     Raises:
         UsageError: no job is left.
@@ -88,13 +96,13 @@ def parse(jobs: Source, tasks: Source, models: Mapping[str, Model] = PUBLISHED) 
             name = fields["job_name"].word()
             listed.add(name)
             if sieve.is_new(name):
-                entry = _entry(name, record.place, _time_ns(fields["start_time"]), tasks_of.get(name))
+                entry = _entry(name, fields, tasks_of.get(name))
                 if isinstance(entry, RecordedJob):
                     kept.append(entry)
                 else:
                     sieve.leave_out(entry)
     sieve.leave_out("not in the job table", sum(name not in listed for name in tasks_of))
-    return recorded_trace(jobs, kept, models, sieve)
+    return recorded_trace(jobs, kept, sieve)
 
 
 def table_of(record: Record) -> str | None:
@@ -108,7 +116,7 @@ def table_of(record: Record) -> str | None:
     return None
 
 
-def load(path: Path, source: Source | None = None, models: Mapping[str, Model] = PUBLISHED) -> JobTrace:
+def load(path: Path, source: Source | None = None) -> RecordedTrace:
     """Read the two tables in a directory, or the table at `path` and the other one beside it.
 
     The other's name is the same with "task" for "job", or "job" for "task".
@@ -116,14 +124,13 @@ def load(path: Path, source: Source | None = None, models: Mapping[str, Model] =
     Args:
         path: the directory, or one of the tables.
         source: what `path` holds, if it was read before.
-        models: those of which the jobs train one.
 
     Raises:
         UsageError: as `parse`; and neither table is at `path`, or the other's name cannot be told.
     """
     if path.is_dir():
-        tables = [Source.load(_packed_or_not(path / table)) for table in (JOB_TABLE, TASK_TABLE)]
-        return parse(tables[0], tables[1], models)
+        tables = [Source.load(packed_or_not(path / table)) for table in FILES]
+        return parse(*tables)
     source = source or Source.load(path)
     first = next(source.records())
     table = table_of(first)
@@ -131,22 +138,9 @@ def load(path: Path, source: Source | None = None, models: Mapping[str, Model] =
         reason = f"{len(first.fields)} fields"
         expected = f"{len(JOB_COLUMNS)} of {JOB_TABLE} or {len(TASK_COLUMNS)} of {TASK_TABLE}"
         raise fault(first.place, "line", reason, expected)
-    other = Source.load(_packed_or_not(_beside(path, table)))
-    return parse(source, other, models) if table == JOB_TABLE else parse(other, source, models)
-
-
-def _beside(path: Path, table: str) -> Path:
-    this, that = ("job", "task") if table == JOB_TABLE else ("task", "job")
-    if this not in path.name:
-        reason = f"its table of {that}s cannot be told"
-        raise UsageError(f"{path}: file: {reason}; expected a name with {this!r} in it")
-    return path.with_name(path.name.replace(this, that))
-
-
-def _packed_or_not(path: Path) -> Path:
-    """The file at this path, or the one that only differs from it by gzip's suffix."""
-    other = path.with_suffix("") if path.suffix == ".gz" else path.with_name(f"{path.name}.gz")
-    return other if other.exists() and not path.exists() else path
+    if table == JOB_TABLE:
+        return parse(source, Source.load(beside(path, "job", "task")))
+    return parse(Source.load(beside(path, "task", "job")), source)
 
 
 def _tasks(source: Source, sieve: JobSieve) -> dict[str, _Tasks]:
@@ -169,23 +163,15 @@ def _task(fields: Mapping[str, Field]) -> _Tasks:
         return _Tasks(0, None, None, error)  # which its job's line tells, if there is one
 
 
-def _entry(name: str, place: str, arrival_ns: int | None, tasks: _Tasks | None) -> RecordedJob | str:
+def _entry(name: str, fields: Mapping[str, Field], tasks: _Tasks | None) -> RecordedJob | str:
     """The job, or the reason why it is left out."""
+    submitted_ns = _time_ns(fields["start_time"])
     if tasks is None:
         return "no tasks"
     if tasks.fault is not None:
         raise tasks.fault
-    if not tasks.gpus:
-        return "no GPUs"
-    if arrival_ns is None:
-        return "never submitted"
-    if tasks.begin_ns is None:
-        return "never started"
-    if tasks.end_ns is None:
-        return "no end"
-    if tasks.end_ns < tasks.begin_ns:
-        return "ended before it started"
-    return RecordedJob(name, arrival_ns, tasks.gpus, tasks.end_ns - tasks.begin_ns, place)
+    run = Run(submitted_ns, tasks.begin_ns, tasks.end_ns)
+    return entry_of(name, fields["job_name"].place, tasks.gpus, run, fields["user"].text.strip())
 
 
 def _records(source: Source, expected: tuple[str, ...]) -> Iterator[tuple[Record, Columns]]:
@@ -204,20 +190,14 @@ def _records(source: Source, expected: tuple[str, ...]) -> Iterator[tuple[Record
 
 
 def _time_ns(field: Field) -> int | None:
-    if _is_unknown(field):
-        return None
-    return field.units(NS_PER_S, "ns") or None
+    return seconds_ns(field) or None
 
 
 def _gpus(fields: Mapping[str, Field]) -> int:
-    if _is_unknown(fields["plan_gpu"]) or _is_unknown(fields["inst_num"]):
+    if is_unknown(fields["plan_gpu"]) or is_unknown(fields["inst_num"]):
         return 0
     expected = f"percent from 0 to {MOST_TEXT}"
     percent = fields["plan_gpu"].number(expected)
     if not 0 <= percent <= MOST:
         raise fields["plan_gpu"].error(f"{shown(fields['plan_gpu'].text)} is out of range", expected)
     return fields["inst_num"].whole() * math.ceil(percent / 100)
-
-
-def _is_unknown(field: Field) -> bool:
-    return field.text.strip().lower() in _UNKNOWN

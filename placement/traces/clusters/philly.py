@@ -18,25 +18,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, Self
 
 from mltcp.core.errors import shown
-from mltcp.core.quantities import NS_PER_S
-from placement.model.job import Model
-from placement.model.table_reader import Source, fault
-from placement.traces.job_trace import PUBLISHED, JobTrace, RecordedJob, recorded_trace
+from placement.model.table_reader import Field, Source, fault
+from placement.traces.recorded_trace import (
+    UNKNOWN,
+    RecordedJob,
+    RecordedTrace,
+    moment_ns,
+    packed_or_not,
+    recorded_trace,
+)
 from placement.traces.trace import TWICE, JobSieve
 
-_TIME = "%Y-%m-%d %H:%M:%S"
-_NONE = ("", "none", "null", "nan", "nat")
+FILES = ("cluster_job_log",)
+
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-def parse(source: Source, models: Mapping[str, Model] = PUBLISHED) -> JobTrace:
-    """Read a trace; what each job trains is chosen by its name, and how long by its duration (see `recorded_trace`).
+def parse(source: Source) -> RecordedTrace:
+    """Read a trace.
 
     Jobs are left out, and counted in `Trace.left_out`, that were never submitted, never started, have no end, ended
     before they started, had no GPUs, or are listed before; and those of which a key is missing or of another type, or
@@ -57,7 +62,16 @@ def parse(source: Source, models: Mapping[str, Model] = PUBLISHED) -> JobTrace:
                 sieve.leave_out(TWICE)
             else:
                 kept[jobid] = entry
-    return recorded_trace(source, kept.values(), models, sieve)
+    return recorded_trace(source, kept.values(), sieve)
+
+
+def load(path: Path, source: Source | None = None) -> RecordedTrace:
+    """Read the file, or that of `FILES` in the folder; `source` is what it holds, if it was read before.
+
+    Raises:
+        UsageError: it cannot be read, or as `parse`.
+    """
+    return parse(source or Source.load(packed_or_not(path / FILES[0]) if path.is_dir() else path))
 
 
 def _entry(place: str, jobid: str, document: Any) -> RecordedJob | str:
@@ -76,7 +90,12 @@ def _entry(place: str, jobid: str, document: Any) -> RecordedJob | str:
     duration_ns = last.end_ns - (first.begin_ns or 0)
     if duration_ns < 0:
         return "ended before it started"
-    return RecordedJob(jobid, arrival_ns, first.gpus, duration_ns, place) if with_gpus else "no GPUs"
+    if not with_gpus:
+        return "no GPUs"
+    user = document.get("user")
+    return RecordedJob(
+        jobid, arrival_ns, first.gpus, duration_ns, place, user if isinstance(user, str) else ""
+    )
 
 
 @dataclass(frozen=True)
@@ -111,14 +130,9 @@ def _get(place: str, document: Any, key: str, kind: type) -> Any:
 
 
 def _time_ns(place: str, document: Any, key: str) -> int | None:
-    if isinstance(document, dict) and key in document and str(document[key]).strip().lower() in _NONE:
+    if isinstance(document, dict) and key in document and str(document[key]).strip().lower() in UNKNOWN:
         return None
-    text = _get(place, document, key, str)
-    try:
-        moment = datetime.strptime(text, _TIME)
-    except ValueError:
-        raise fault(place, key, f"{shown(text)} is no time", "YYYY-MM-DD hh:mm:ss") from None
-    return (moment - datetime(1970, 1, 1)) // timedelta(seconds=1) * NS_PER_S
+    return moment_ns(Field(place, key, _get(place, document, key, str)))
 
 
 def _documents(source: Source) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,102 @@
+"""Published sizes of networks, and what an iteration of them computes and reduces by one rule.
+
+The rule: a network reduces its parameters, `GRADIENT_BYTES` each, and computes three times its forward pass, once
+forward and twice backward, at a rate that was measured. Transformers' tensor, pipeline and expert parallelism follows
+from their shape in `simulator.network.parallelism`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+GRADIENT_BYTES = 4
+"""Data-parallel training with autocast keeps parameters and gradients in 32 bits."""
+
+A100_TFLOPS = 140.0
+"""Of transformers with parallel layers on an A100: 138 to 163 (Narayanan et al., SC 2021)."""
+
+DATA_PARALLEL_TFLOPS = 60.0
+"""Of ResNet-50 on an A100, mixed precision: 2,470 images a second (NVIDIA, 2021) of 3 x 8.18 GFLOP are 60.6."""
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """The shape of a transformer."""
+
+    layers: int
+    hidden: int
+    sequence: int
+    vocabulary: int
+
+    @property
+    def layer_parameters(self) -> int:
+        """Of attention (a third) and feed-forward (two thirds), without biases."""
+        return 12 * self.hidden**2
+
+    @property
+    def parameters(self) -> int:
+        """Of all layers and of the embedding."""
+        return self.layers * self.layer_parameters + self.vocabulary * self.hidden
+
+
+TRANSFORMERS: Mapping[str, Transformer] = MappingProxyType(
+    {
+        "gpt1": Transformer(12, 768, 512, 40478),
+        "gpt2": Transformer(48, 1600, 1024, 50257),
+        "gpt3": Transformer(96, 12288, 2048, 50257),
+        "llama7b": Transformer(32, 4096, 2048, 32000),
+        "llama13b": Transformer(40, 5120, 2048, 32000),
+        "llama30b": Transformer(60, 6656, 2048, 32000),
+        "llama65b": Transformer(80, 8192, 2048, 32000),
+    }
+)
+"""Radford et al. (2018, 2019: the largest), Brown et al. (2020: the largest), Touvron et al. (2023)."""
+
+
+@dataclass(frozen=True)
+class DataParallelNetwork:
+    """A network that is trained data-parallel.
+
+    Attributes:
+        parameters: all of them.
+        forward_gflop: of a sample, two a multiplication and addition.
+        batch: samples of a worker.
+    """
+
+    parameters: int
+    forward_gflop: float
+    batch: int
+
+    @property
+    def megabytes(self) -> float:
+        """Of the gradients."""
+        return self.parameters * GRADIENT_BYTES / 1e6
+
+    @property
+    def compute_ms(self) -> float:
+        """Of an iteration of a worker."""
+        return 3 * self.forward_gflop * self.batch / DATA_PARALLEL_TFLOPS
+
+
+def _encoder(layers: int, hidden: int, parameters: int, batch: int) -> DataParallelNetwork:
+    """A transformer of sequences of 512 tokens: 2 FLOP a token and parameter of its layers."""
+    layer_parameters = Transformer(layers, hidden, 512, 0).parameters
+    return DataParallelNetwork(parameters, 2 * layer_parameters * 512 / 1e9, batch)
+
+
+DATA_PARALLEL: Mapping[str, DataParallelNetwork] = MappingProxyType(
+    {
+        "vgg11": DataParallelNetwork(132_863_336, 15.22, 128),
+        "vgg16": DataParallelNetwork(138_357_544, 30.94, 128),
+        "vgg19": DataParallelNetwork(143_667_240, 39.26, 128),
+        "resnet50": DataParallelNetwork(25_557_032, 8.18, 128),
+        "wideresnet101": DataParallelNetwork(126_886_696, 45.50, 128),
+        "bert": _encoder(12, 768, 110_000_000, 32),
+        "camembert": _encoder(12, 768, 110_000_000, 32),
+        "roberta": _encoder(24, 1024, 355_000_000, 16),
+    }
+)
+"""Parameters and operations on images of 224 x 224 are torchvision's; Devlin et al. (2019: base), Martin et al. (2020),
+Liu et al. (2019: large)."""
