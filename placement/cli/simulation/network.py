@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,13 +35,16 @@ from placement.experiments.comparison import (
     run_plans,
     write_document,
 )
+from placement.experiments.console import open_console, ruled_table
 from placement.experiments.network import (
     MOST_ITERATIONS,
     PLACEMENTS,
     JobsInNetwork,
     NetworkSeed,
+    OverIdeal,
     TracesInNetwork,
     lost_time_of,
+    over_ideal,
     parse_jobs,
     placing_policy,
     traces_in,
@@ -58,6 +62,7 @@ from placement.simulator.network.topologies import (
     whole_number,
 )
 from placement.simulator.network.topology import Network
+from placement.simulator.rivals.catalogue import RIVALS
 
 _SLURM_SUFFIXES = (".conf", ".yaml", ".yml")
 _MOST_S = 1e6
@@ -71,7 +76,8 @@ _OF_JOBS = (
     ("--step-us", "US", "of the mode steps (default: by the network)"),
 )
 _OF_TRACES = (
-    ("--policies", "NAMES", "SCHEDULER[+cassini][+GATE] (default themis,themis+cassini)"),
+    ("--policies", "NAMES", "SCHEDULER[+cassini][+GATE][+RIVAL] (default themis,themis+cassini)"),
+    ("--rings", "N", "of a job, each through every N-th of its workers (default 1)"),
     ("--noise", "X", "standard deviation of an iteration over its time (default 0.005)"),
     ("--migration", "S", "to move a job (default 10)"),
     ("--lease", "S", "of Themis (default 600)"),
@@ -86,6 +92,8 @@ examples:
   mltcp-placement network --topology topology.yaml --nic 25gbit --gpus 8 --jobs profile.json:workers=16 chakra=traces
   mltcp-placement network --topology dumbbell:2,rate=10gbit,ecn=100kb --jobs 2*vgg16:at=h0+h1 --control dctcp
   mltcp-placement network --topology thesis --trace poisson --policies themis,themis+cassini,lwf-1+ada-srsf -o traces
+  mltcp-placement network --topology leaf-spine:16x8:4:1,rate=400gbit,gpus=8,nics=8 --trace large:jobs=80 --rings 8 \\
+--policies first-fit,first-fit+crux,first-fit+monkeytree,first-fit+ideal --migration 9.02 -o rivals
 
 A TOPOLOGY is a name, or a file: a graph or a cluster as JSON, or Slurm's topology.conf or topology.yaml, of which
 --nic, --uplink and --gpus say what Slurm does not know.
@@ -97,9 +105,10 @@ iteration has the noise of one), control (its own, whatever is compared), at, ho
 class at links with queues for classes: 0 to 7, of which 7 goes first, or remaining:10:40:160, 7 for a message whose
 connection has less than 10 ms of the iteration left at line rate, 6 for less than 40 ms, and so on.
 {parallelism.__doc__.partition(chr(10) + chr(10))[2]}
-A TRACE is poisson or poisson:jobs=20,load=0.8 or dynamic, drawn for each seed, a set of jobs (a name or JSON), or a CSV
-file as `simulate` reads it. Its jobs wait for GPUs, are placed by each of --policies, and leave; each policy runs under
-each control. A slowdown is over what the phases of an iteration take together.
+A TRACE is poisson or poisson:jobs=20,load=0.8, large with the same keys, or dynamic, drawn for each seed, a set of jobs
+(a name or JSON), or a CSV file as `simulate` reads it. Its jobs wait for GPUs, are placed by each of --policies, and
+leave; each policy runs under each control. A slowdown is over what the phases of an iteration take together. A RIVAL is
+{", ".join(RIVALS)}.
 
 A CONTROL is reno, cubic, dctcp, dcqcn, delay or constant, or mltcp_ and one of these, with modifiers after an @:
 mltcp_dcqcn@remaining:both (a shape of F; whether it scales the increase, the decrease or both), @slope=2:intercept=0.5,
@@ -206,6 +215,10 @@ def _execute_trace(options: argparse.Namespace) -> int:
         gpus = len(plan.workload.settings.cluster.gpus)
         title = f"{options.trace} in {options.topology}, {gpus} GPUs; {len(plan.traces)} seeds"
         comparison.show(plan.workload, title, "policy + control")
+        beside = over_ideal(comparison)
+        if beside:
+            rows = ((each.policy, *each.cells) for each in beside)
+            open_console().print(ruled_table("", "policy + control", OverIdeal.HEADERS, rows))
     return 0
 
 
@@ -220,7 +233,8 @@ def _trace_plan(options: argparse.Namespace) -> ComparisonPlan[TracesInNetwork]:
         for name, default in (("migration", "10"), ("lease", "600"), ("noise", "0.005"))
     )
     network = _network(options)
-    cluster = NetworkCluster.of(network, digest(repr(network)))
+    rings = whole_number(given_or(options.rings, "1"), "--rings", 1024)
+    cluster = NetworkCluster.of(network, digest(repr(network)), rings)
     traces = traces_in(options.trace, parse_seeds(options.seeds), cluster)
     settings = FluidSettings(cluster, cluster.nic_bps, round(migration_s * NS_PER_S), noise)
     names = tuple(f"{policy}+{control}" for policy in policies for control in controls)
@@ -242,6 +256,7 @@ def _trace_document(
         "trace": options.trace,
         "seeds": [each.seed for each in plan.traces],
         "policies": comparison.documents(plan.workload),
+        "over_ideal": [asdict(each) for each in over_ideal(comparison)],
     }
 
 
