@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -23,6 +23,7 @@ from placement.experiments.comparison import (
     Column,
     ComparisonWorkload,
     Drawn,
+    PolicyComparison,
     TraceRun,
     digest,
     mean,
@@ -38,7 +39,7 @@ from placement.policies.schedulers.scheduling_policy import (
     SchedulingPolicy,
     scheduling_policy,
 )
-from placement.simulator.network.control_names import job_laws, parse_control
+from placement.simulator.network.control_names import MLTCP, job_laws, parse_control
 from placement.simulator.network.laws.network_law import NetworkLaw
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
@@ -49,8 +50,12 @@ from placement.simulator.network.topologies import key_values, whole_number
 from placement.simulator.network.topology import CLASSES, Network
 from placement.simulator.network.traffic import NetworkJob, RemainingClass, Traffic
 from placement.simulator.network_executor import TRACE_MODES, TrafficControl, job_traffic
+from placement.simulator.rivals.catalogue import RIVALS
+from placement.simulator.rivals.ideal import Ideal
+from placement.simulator.rivals.rival import MovingScheduler, Rival
 from placement.simulator.scheduled_cluster import IDEAL, check_fits, run_trace
 from placement.traces import csv, sets
+from placement.traces.large_jobs import large_jobs
 from placement.traces.poisson import ModelMix
 from placement.traces.read import CSV, FORMATS, PHILLY, TraceFile
 from placement.traces.sets import JobSet, TracedJob
@@ -466,27 +471,48 @@ def _known(value: float) -> float | None:
 # -- traces ------------------------------------------------------------------------------------------------------------
 
 _DRAWN = ("poisson", "dynamic")
+_LARGE = "large"
 _TRACE_KEYS = {
     "poisson": ("jobs", "load", "iterations", "models", "compute"),
     "dynamic": ("iterations", "models", "compute"),
+    _LARGE: ("jobs", "load"),
 }
+
+
+@dataclass(frozen=True)
+class LargeJobsMix:
+    """The arguments of `large_jobs`."""
+
+    jobs: int
+    load: float
+    gpus: int
+    server_gpus: int
+    nic_bps: int
+
+    def trace(self, seed: int) -> SeededJobs:
+        """The trace of a seed."""
+        return SeededJobs(large_jobs(seed, **asdict(self)), seed)
 
 
 def traces_in(
     text: str, seeds: Sequence[int], cluster: NetworkCluster, use: TraceUse | None = None
 ) -> tuple[Drawn | SeededJobs, ...]:
-    """The traces, one a seed, of ``poisson`` or ``dynamic``, ``poisson:jobs=20,load=0.8``, a set of jobs, a CSV file,
+    """The traces, one a seed, of ``dynamic``, ``poisson`` or ``large:jobs=20,load=0.8``, a set of jobs, a CSV file,
     or a cluster's trace, of which `use` says what is taken of it, and how.
 
     Raises:
         UsageError: there is none of this name, the file holds something else, or a job asks for more than the network.
     """
     kind, _, rest = text.partition(":")
-    if kind in _DRAWN:
+    if kind in _TRACE_KEYS:
         values = key_values(rest, _TRACE_KEYS[kind], f"--trace {kind}")
         jobs = whole_number(values.get("jobs", "60"), "--trace: jobs", 100_000)
         load = parse_number(values.get("load", "0.9"), field="--trace: load", lowest=1e-3, highest=10)
         _refuse_use(use)
+        if kind == _LARGE:
+            largest = max(len(server.gpus) for server in cluster.servers)
+            mix = LargeJobsMix(jobs, load, len(cluster.gpus), largest, cluster.nic_bps)
+            return tuple(Drawn(mix, seed) for seed in seeds)
         return traces_of(kind, seeds, jobs, load, len(cluster.gpus), _mix(values))
     file = _trace_file(text)
     if file is not None and file.format != CSV:
@@ -547,10 +573,11 @@ def _phased(job: Job, nic_bps: int) -> TracedJob:
 
 @dataclass(frozen=True)
 class TracesInNetwork(PhasedJobs):
-    """Jobs of a trace that arrive, wait for GPUs and leave, under SCHEDULER[+cassini][+GATE]+CONTROL.
+    """Jobs of a trace that arrive, wait for GPUs and leave, under SCHEDULER[+cassini][+GATE][+RIVAL]+CONTROL.
 
-    The values of a run are those of `PhasedJobs`; slowdowns are over what an iteration's phases take together. Marked
-    bits, which the mode `steps` has, are those of packets that were marked.
+    The values of a run are those of `PhasedJobs`, and ``utilization``, of the GPUs that jobs held; slowdowns are over
+    what an iteration's phases take together. Marked bits, which the mode `steps` has, are those of packets that were
+    marked.
 
     Attributes:
         mode: one of `TRACE_MODES`.
@@ -559,6 +586,9 @@ class TracesInNetwork(PhasedJobs):
 
     mode: str = TRACE_MODES[0]
     step_ns: int | None = None
+
+    shown = (*PhasedJobs.shown, "utilization")
+    columns = (*PhasedJobs.columns, mean_column("utilization\n(%)", "utilization", ".1f", 0.01))
 
     def variants(self, policy: str) -> tuple[str, ...]:
         """The policy itself, which is checked."""
@@ -572,36 +602,50 @@ class TracesInNetwork(PhasedJobs):
         cluster = self.settings.cluster
         assert isinstance(cluster, NetworkCluster), "its settings have one"
         settings = replace(self.settings, cluster=replace(cluster, seed=trace.seed))
-        chosen, gate = placing_policy(name, trace.seed, self.lease_ns)
-        traffic = TrafficControl(parse_control(control), gate, self.mode, self.step_ns)
-        return trace_values(run_trace(trace.jobs, settings, chosen, trace.seed, traffic))
+        chosen, gate, rival = placing_policy(name, trace.seed, self.lease_ns)
+        traffic = TrafficControl(parse_control(control), gate, self.mode, self.step_ns, rival)
+        outcome = run_trace(trace.jobs, settings, chosen, trace.seed, traffic)
+        return {**trace_values(outcome), "utilization": outcome.utilization}
 
 
 def placing_policy(
     name: str, seed: int = 0, lease_ns: int | None = None
-) -> tuple[SchedulingPolicy | None, CommunicationPolicy | None]:
-    """The scheduler and the gate of a name such as ``themis+cassini`` or ``lwf-1+ada-srsf``; no scheduler for ideal.
+) -> tuple[SchedulingPolicy | None, CommunicationPolicy | None, Rival | None]:
+    """The scheduler, the gate and the rival of a name such as ``themis+cassini`` or ``lwf-1+ada-srsf+crux``.
+
+    There is no scheduler for ideal alone.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is none, or a package is missing.
     """
     scheduler, *others = split_name(name)
     gates = [each for each in others if POLICIES.find(each) is not None]
+    rivals = [each for each in others if each in RIVALS]
     cassini = [each for each in others if each.partition("@")[0] == CASSINI]
-    if len(gates) > 1 or len(cassini) > 1 or len(others) > len(gates) + len(cassini):
+    if max(len(gates), len(rivals), len(cassini)) > 1 or len(others) > len(gates) + len(rivals) + len(
+        cassini
+    ):
         raise UsageError(
-            f"--policies: expected SCHEDULER, with +{CASSINI} and +GATE at most once, got {shown(name)}"
+            f"--policies: expected SCHEDULER, with +{CASSINI}, +GATE and +RIVAL ({', '.join(RIVALS)}) at most once, "
+            f"got {shown(name)}"
         )
     gate = gate_policy(gates[0]) if gates else None
+    rival = RIVALS[rivals[0]] if rivals else None
     if scheduler == IDEAL and not others:
-        return None, None
+        return None, None, None
     _SCHEDULERS.parse(scheduler)
     if SCHEDULER_NAMES.find(scheduler) is not None:
-        return scheduling_policy("+".join([scheduler, *cassini]), seed=seed, lease_ns=lease_ns), gate
-    options = CassiniOptions.parse(cassini[0].partition("@")[2]) if cassini else CassiniOptions()
-    return SchedulingPolicy(
-        named_scheduler(scheduler, seed), bool(cassini), options.candidates, options
-    ), gate
+        chosen = scheduling_policy("+".join([scheduler, *cassini]), seed=seed, lease_ns=lease_ns)
+    else:
+        options = CassiniOptions.parse(cassini[0].partition("@")[2]) if cassini else CassiniOptions()
+        chosen = SchedulingPolicy(
+            named_scheduler(scheduler, seed), bool(cassini), options.candidates, options
+        )
+    if rival is not None:
+        rival.check()
+        if rival.moves:
+            chosen = replace(chosen, scheduler=MovingScheduler(chosen.scheduler, rival))
+    return chosen, gate, rival
 
 
 _SCHEDULERS = Vocabulary(
@@ -609,3 +653,85 @@ _SCHEDULERS = Vocabulary(
     (*SCHEDULER_NAMES.names, *GREEDY),
     shown=(*SCHEDULER_NAMES.shown, *GREEDY, IDEAL),
 )
+
+
+# -- beside the ideal --------------------------------------------------------------------------------------------------
+
+WORSE = 1.02
+"""A job is worse off than under fair shares if it takes longer by this factor, from its arrival to its end."""
+
+
+@dataclass(frozen=True)
+class OverIdeal:
+    """A policy beside two others of the same scheduler: without any contention (`+ideal`), and with fair shares alone.
+
+    Each value is of a trace, in the order of the traces.
+
+    Attributes:
+        policy: its name.
+        mean: the mean completion time over that of the ideal.
+        p99: the 99th percentile of completion times over that of the ideal.
+        utilization: over that with fair shares; empty if these were not run.
+        worse: the number of jobs that are worse off than with fair shares; empty likewise.
+    """
+
+    policy: str
+    mean: tuple[float, ...]
+    p99: tuple[float, ...]
+    utilization: tuple[float, ...]
+    worse: tuple[int, ...]
+
+    HEADERS = ("JCT / ideal\nmean", "\np99", "utilization\n/ fair", "jobs worse\nthan fair")
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The mean over traces and the range of each value, as text."""
+        listed = ((self.mean, ".3f"), (self.p99, ".3f"), (self.utilization, ".3f"), (self.worse, ".0f"))
+        return tuple(_ranged(values, form) for values, form in listed)
+
+
+def over_ideal(comparison: PolicyComparison) -> tuple[OverIdeal, ...]:
+    """Each policy whose scheduler was run with ``+ideal``."""
+    found = []
+    for policy, runs in comparison.runs.items():
+        scheduler = split_name(policy)[0]
+        ideal, fair = (_of(comparison, [scheduler, *more]) for more in ([Ideal.name], []))
+        if ideal is None:
+            continue
+        times = [(_completion_s(run), _completion_s(alone)) for run, alone in zip(runs, ideal, strict=True)]
+        beside = zip(runs, fair or (), strict=bool(fair))
+        pairs = [(run["utilization"] / base["utilization"], _worse(run, base)) for run, base in beside]
+        found.append(
+            OverIdeal(
+                policy,
+                tuple(float(own.mean() / alone.mean()) for own, alone in times),
+                tuple(float(np.percentile(own, 99) / np.percentile(alone, 99)) for own, alone in times),
+                tuple(utilization for utilization, _ in pairs),
+                tuple(worse for _, worse in pairs),
+            )
+        )
+    return tuple(found)
+
+
+def _of(comparison: PolicyComparison, parts: Sequence[str]) -> Sequence[TraceRun] | None:
+    """The runs of the first policy of these parts under a control without F."""
+    for name, runs in comparison.runs.items():
+        *others, control = split_name(name)
+        if others == parts and not control.startswith(MLTCP):
+            return runs
+    return None
+
+
+def _completion_s(run: TraceRun) -> np.ndarray:
+    return np.array([job["completion_s"] for job in run["jobs"]])
+
+
+def _worse(run: TraceRun, fair: TraceRun) -> int:
+    return int((_completion_s(run) > WORSE * _completion_s(fair)).sum())
+
+
+def _ranged(values: Sequence[float], form: str) -> str:
+    if not values:
+        return "-"
+    text = format(fmean(values), form)
+    return text if len(values) == 1 else f"{text} ({min(values):{form}}..{max(values):{form}})"

@@ -9,7 +9,7 @@ start of an iteration and count as part of it.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -77,6 +77,9 @@ class FluidJob:
         slowdown: the same, relative to the duration alone with as many workers.
         marked_bits: the bits that each of them sent over congested links; NaN in a simulation without marks.
         ended_ns: when each of them ended.
+        computed_ns: the time for which its GPUs have computed in these iterations, of all of them together.
+        held_ns: the time for which it has held GPUs until its last stop, of all of them together.
+        since_ns: when it was started.
     """
 
     number: int
@@ -88,11 +91,25 @@ class FluidJob:
     slowdown: list[np.ndarray] = field(default_factory=list)
     marked_bits: list[np.ndarray] = field(default_factory=list)
     ended_ns: list[np.ndarray] = field(default_factory=list)
+    computed_ns: float = 0.0
+    held_ns: float = 0.0
+    since_ns: float = 0.0
 
     @property
     def alone_ns(self) -> int:
         """The time of an iteration alone with the present number of workers."""
         return sum(phase.duration_ns for phase in self.phases)
+
+    @property
+    def compute_ns(self) -> int:
+        """What an iteration computes."""
+        return sum(phase.duration_ns for phase in self.phases if not phase.bandwidth_bps)
+
+    @property
+    def workers(self) -> int:
+        """Of the present start, or of the last one."""
+        assert self.start is not None, "it has been started"
+        return len(self.start.gpus)
 
 
 class IteratingJobs(Protocol):
@@ -150,9 +167,11 @@ class FluidExecutor:
     def run(self, until_ns: int | None) -> Sequence[JobEnd]:
         """See `Executor`. On the way, drift is corrected every `check_ns`."""
         while True:
-            ended = self._simulation.run(self._next_stop_ns(until_ns))
+            ended = self._done(self._simulation.run(self._next_stop_ns(until_ns)))
             if ended:
                 self._collect()
+                for number in ended:
+                    self._release(self.jobs[self._names[number]])
                 return [JobEnd(self._names[number], self._simulation.now_ns) for number in ended]
             if until_ns is not None and self._simulation.now_ns >= until_ns:
                 return []
@@ -164,6 +183,7 @@ class FluidExecutor:
         job.start = start
         job.phases = start.job.phases(len(start.gpus))
         job.planned = start.iterations()
+        job.since_ns = self._simulation.now_ns
         draw = random.Random(f"{self._seed} {start.job.name} {start.restarts}")
         hold_ns = self._settings.migration_ns if start.restarts else 0
         self._begin(job, start, hold_ns + draw.random() * job.alone_ns, self._settings.noise * job.alone_ns)
@@ -172,6 +192,7 @@ class FluidExecutor:
         """See `Executor`."""
         self._collect()
         self._simulation.stop(self.jobs[job].number)
+        self._release(self.jobs[job])
 
     def work_done(self, job: str) -> float:
         """See `Executor`."""
@@ -208,10 +229,21 @@ class FluidExecutor:
         step_ns = self._settings.check_ns if self._groups else _LONGEST_STEP_NS
         return self.now_ns + step_ns if until_ns is None else min(until_ns, self.now_ns + step_ns)
 
-    def _collect(self) -> None:
+    def _done(self, ended: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of the jobs, which have ended in the simulation, that have done their work."""
+        return ended
+
+    def _release(self, job: FluidJob) -> None:
+        """Count for how long it has held its GPUs."""
+        job.held_ns += job.workers * (self._simulation.now_ns - job.since_ns)
+
+    def _collect(self, without: Collection[int] = ()) -> None:
         """Record the iterations that have ended, while their jobs still have the same number of workers."""
         for number, found in self._simulation.iterations().items():
             job = self.jobs[self._names[number]]
+            if number in without:
+                continue
+            job.computed_ns += len(found.began_ns) * job.workers * job.compute_ns
             job.iteration_ns.append(found.duration_ns)
             job.slowdown.append(found.duration_ns / job.alone_ns)
             job.marked_bits.append(found.marked_bits)

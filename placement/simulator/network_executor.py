@@ -11,18 +11,24 @@ from mltcp.core.errors import UsageError, shown
 from placement.model.job import Contention
 from placement.policies.catalogue import CommunicationPolicy
 from placement.policies.gate_state import GateState
+from placement.policies.schedulers.scheduling_policy import Decision
 from placement.simulator.cluster_run import Start
 from placement.simulator.fluid_executor import FluidExecutor, FluidJob, FluidSettings, IteratingJobs
 from placement.simulator.network.laws.network_law import NetworkLaw
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.parallelism import demand_traffic, traffic_of
 from placement.simulator.network.shares import ShareSettings
-from placement.simulator.network.traffic import Traffic
+from placement.simulator.network.traffic import IterationStep, Message, NetworkJob, Traffic
+from placement.simulator.rivals.rival import Rival, SteeredJob
 from placement.simulator.share_run import ShareRun
 from placement.simulator.step_run import StepRun
 from placement.traces.sets import TracedJob
 
 TRACE_MODES = ("shares", "steps")
+
+STATE_BYTES = 7
+"""Of a worker, over its gradients' of 2 bytes a parameter: 2 for the parameter, 4 each for its copy and both moments of
+Adam in mixed precision (Rajbhandari et al., ZeRO, SC 2020)."""
 
 
 @dataclass(frozen=True)
@@ -34,21 +40,25 @@ class TrafficControl:
         gate: the policy that admits what they send; None: they send when they can. The mode `steps` has none.
         mode: `shares`, or `steps`.
         step_ns: of the mode `steps`; None: see `StepRun`.
+        rival: decides about routes, traffic classes and moves; None: ECMP, one class, and the scheduler. The mode
+            `steps` has none.
 
     Raises:
-        UsageError: a gate in the mode `steps`, or a mode that there is not.
+        UsageError: a gate or a rival in the mode `steps`, or a mode that there is not.
     """
 
     law: NetworkLaw
     gate: CommunicationPolicy | None = None
     mode: str = "shares"
     step_ns: int | None = None
+    rival: Rival | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in TRACE_MODES:
             raise UsageError(f"mode: expected {' or '.join(TRACE_MODES)} of a trace, got {shown(self.mode)}")
-        if self.gate is not None and self.mode != TRACE_MODES[0]:
-            raise UsageError(f"gate: expected in the mode {TRACE_MODES[0]} only, got {self.mode}")
+        for field, value in (("gate", self.gate), ("rival", self.rival)):
+            if value is not None and self.mode != TRACE_MODES[0]:
+                raise UsageError(f"{field}: expected in the mode {TRACE_MODES[0]} only, got {self.mode}")
 
 
 class NetworkExecutor(FluidExecutor):
@@ -61,7 +71,7 @@ class NetworkExecutor(FluidExecutor):
         jobs: all jobs that may be started.
         cluster: the network.
         settings: the parameters, of which the cluster and `congestion_loss` have no meaning here.
-        control: the congestion control, and the gate.
+        control: the congestion control, the gate and the rival.
         seed: see `FluidExecutor`.
     """
 
@@ -73,11 +83,36 @@ class NetworkExecutor(FluidExecutor):
         control: TrafficControl,
         seed: int,
     ) -> None:
-        self._network_cluster, self._control = cluster, control
+        prioritised = control.rival is not None and control.rival.prioritises
+        self._network_cluster = cluster.with_priorities() if prioritised else cluster
+        self._control = control
+        self._placed: dict[int, NetworkJob] = {}
+        self._moving: dict[int, tuple[FluidJob, Start, float, float]] = {}
         super().__init__(jobs, cluster, settings, seed)
 
+    def start(self, start: Start) -> None:
+        """See `Executor`. A job that a rival moves first sends the state of its workers there."""
+        former = self.jobs[start.job.name].start
+        self._former_gpus = () if former is None else former.gpus
+        super().start(start)
+
+    def stop(self, job: str) -> None:
+        """See `Executor`."""
+        super().stop(job)
+        self._moving.pop(self.jobs[job].number, None)
+        self._placed.pop(self.jobs[job].number, None)
+
+    def work_done(self, job: str) -> float:
+        """See `Executor`."""
+        return 0.0 if self.jobs[job].number in self._moving else super().work_done(job)
+
+    def decided(self, decision: Decision) -> None:
+        """See `Executor`: the rival steers the jobs that run from now on."""
+        super().decided(decision)
+        self._steer()
+
     def _simulated(self, jobs: Sequence[TracedJob]) -> IteratingJobs:
-        widest = [(job.name, job_traffic(job, job.max_workers)) for job in jobs]
+        widest = [(job.name, self._traffic(job, job.max_workers)) for job in jobs]
         cluster, control, gate = self._network_cluster, self._control, None
         if control.gate is not None:
             # As the live gate is told: transfers share links without a loss.
@@ -87,21 +122,88 @@ class NetworkExecutor(FluidExecutor):
         self._run: ShareRun | StepRun
         if control.mode == "steps":
             self._run = StepRun(cluster.network, self._seed, control.step_ns)
-        else:
-            self._run = ShareRun(cluster.network, widest, control.law, ShareSettings(self._seed), gate)
+            return self._run
+        rival, traffic_class = control.rival, None
+        if rival is not None and rival.prioritises:
+            traffic_class = rival.remaining or 0
+        settings = ShareSettings(self._seed)
+        self._run = ShareRun(cluster.network, widest, control.law, settings, gate, traffic_class)
         return self._run
 
     def _begin(self, job: FluidJob, start: Start, hold_ns: float, noise_ns: float) -> None:
+        rival = self._control.rival
+        move = self._move(start) if rival is not None and rival.moves and self._former_gpus else None
+        if move is None:
+            self._train(job, start, hold_ns, noise_ns)
+            return
+        self._moving[job.number] = job, start, hold_ns, noise_ns
+        self._run.start(job.number, move, self._network_cluster.routes_of(move))
+
+    def _train(self, job: FluidJob, start: Start, hold_ns: float, noise_ns: float) -> None:
         cluster = self._network_cluster
-        placed = cluster.placed(start.job.name, job_traffic(start.job, len(start.gpus)), start.gpus)
+        placed = cluster.placed(start.job.name, self._traffic(start.job, len(start.gpus)), start.gpus)
+        self._placed[job.number] = placed
         planned = replace(placed, iterations=job.planned, noise_ns=round(noise_ns), law=self._control.law)
         silence_ns = Demand(job.phases).silence_ns
         self._run.start(
             job.number, planned, cluster.routes_of(placed), silence_ns=silence_ns, hold_ns=hold_ns
         )
 
+    def _move(self, start: Start) -> NetworkJob | None:
+        """One iteration in which the workers on new GPUs get their state from the former ones; None without any."""
+        former = [gpu for gpu in self._former_gpus if gpu not in start.gpus]
+        new = [gpu for gpu in start.gpus if gpu not in self._former_gpus]
+        workers = len(start.gpus)
+        sent_bits = sum(phase.duration_ns * phase.bandwidth_bps / 1e9 for phase in start.job.phases(workers))
+        pairs = list(zip(former, new, strict=False))
+        if not pairs or not sent_bits:
+            return None
+        # A ring sends 2 (n-1)/n of the gradients.
+        state_bytes = STATE_BYTES * sent_bits / 8 * workers / (2 * (workers - 1))
+        messages = tuple(Message(each, len(pairs) + each, state_bytes) for each in range(len(pairs)))
+        gpus = [gpu for pair in zip(*pairs, strict=True) for gpu in pair]
+        traffic = Traffic(len(gpus), (IterationStep(0, messages),))
+        return self._network_cluster.placed(start.job.name, traffic, gpus)
 
-def job_traffic(job: TracedJob, workers: int) -> Traffic:
+    def _done(self, ended: tuple[int, ...]) -> tuple[int, ...]:
+        moved = [number for number in ended if number in self._moving]
+        if moved:
+            self._collect(without=moved)
+            for number in moved:
+                self._train(*self._moving.pop(number))
+            self._steer()
+        done = tuple(number for number in ended if number not in moved)
+        for number in done:
+            del self._placed[number]
+        return done
+
+    def _steer(self) -> None:
+        rival, cluster = self._control.rival, self._network_cluster
+        if rival is None:
+            return
+        jobs = [self._steered(number, placed) for number, placed in self._placed.items()]
+        steering = rival.steer(cluster, jobs)
+        run = self._share_run
+        for number, job in zip(self._placed, jobs, strict=True):
+            run.steer(number, steering.routes.get(job.name), steering.classes.get(job.name, 0))
+
+    def _steered(self, number: int, placed: NetworkJob) -> SteeredJob:
+        job = self.jobs[placed.name]
+        routes = self._network_cluster.routes_of(placed)
+        left = self._share_run.iterations_left(number)
+        return SteeredJob(placed, routes, job.alone_ns, job.compute_ns, left)
+
+    def _traffic(self, job: TracedJob, workers: int) -> Traffic:
+        rings = self._network_cluster.rings_of(workers)
+        return job_traffic(job, workers, rings)
+
+    @property
+    def _share_run(self) -> ShareRun:
+        assert isinstance(self._run, ShareRun), "rivals decide in the mode shares only"
+        return self._run
+
+
+def job_traffic(job: TracedJob, workers: int, rings: int = 1) -> Traffic:
     """What a job with so many workers sends: what follows from its parallelism, or what its phases say.
 
     Raises:
@@ -109,4 +211,4 @@ def job_traffic(job: TracedJob, workers: int) -> Traffic:
     """
     if job.parallelism:
         return traffic_of(job.parallelism)
-    return demand_traffic(Demand(job.phases(workers)), workers)
+    return demand_traffic(Demand(job.phases(workers)), workers, rings=rings)

@@ -63,6 +63,8 @@ class IteratedJobOutcome:
         completion_ns: from its arrival to its end.
         moved: how often it was moved.
         delayed: how often it was delayed, by a time shift or because it had drifted.
+        computed_ns: the time for which its GPUs computed, of all of them together.
+        held_ns: the time for which it held GPUs, of all of them together.
     """
 
     name: str
@@ -74,6 +76,8 @@ class IteratedJobOutcome:
     completion_ns: float
     moved: int
     delayed: int
+    computed_ns: float = 0.0
+    held_ns: float = 0.0
 
     def document(self) -> dict[str, Any]:
         """The job as a JSON document."""
@@ -115,6 +119,11 @@ class TraceOutcome:
     def p99_s(self) -> float:
         """The 99th percentile of the times of all iterations of all jobs."""
         return _percentile(joined([job.iteration_ns for job in self.jobs]), 99) / 1e9
+
+    @property
+    def utilization(self) -> float:
+        """The share of the time of all GPUs that jobs held in which these computed."""
+        return sum(job.computed_ns for job in self.jobs) / sum(job.held_ns for job in self.jobs)
 
     def document(self) -> dict[str, Any]:
         """The outcome as a JSON document; means and percentiles are over all iterations of all jobs."""
@@ -241,4 +250,6 @@ def _outcome(job: ScheduledJob, executor: FluidExecutor) -> IteratedJobOutcome:
         job.completion_ns,
         job.restarts,
         simulated.delays,
+        simulated.computed_ns,
+        simulated.held_ns,
     )

@@ -20,13 +20,13 @@ from placement.policies.gate_state import GateState
 from placement.simulator.exact.event_heap import drop, put
 from placement.simulator.fluid import Iterations
 from placement.simulator.network.laws.network_law import NetworkLaw
-from placement.simulator.network.max_min import PLACE, ShareState, leave, settle
+from placement.simulator.network.max_min import PLACE, ShareState, enter, leave, plant, settle
 from placement.simulator.network.outcome import LinkUse
 from placement.simulator.network.routing import Route
 from placement.simulator.network.shares import PS, ShareSettings, advanced, share_state, start_item
 from placement.simulator.network.shares_loop import refill
 from placement.simulator.network.topology import Network
-from placement.simulator.network.traffic import NetworkJob, Traffic
+from placement.simulator.network.traffic import NetworkJob, RemainingClass, Traffic
 
 
 class ShareRun:
@@ -38,6 +38,7 @@ class ShareRun:
         law: of all flows.
         settings: their duration has no meaning.
         gate: decides when a job sends; None: nothing does.
+        traffic_class: of all messages at first; None: classes do not matter, and `steer` changes none.
     """
 
     def __init__(
@@ -47,11 +48,16 @@ class ShareRun:
         law: NetworkLaw,
         settings: ShareSettings,
         gate: GateState | None = None,
+        traffic_class: int | RemainingClass | None = None,
     ) -> None:
         self._network, self._law, self._settings, self._gate = network, law, settings, gate
-        jobs = [NetworkJob(name, traffic, (0,) * traffic.workers, law, 0) for name, traffic in widest]
+        self._class = 0 if traffic_class is None else traffic_class
+        jobs = [
+            NetworkJob(name, traffic, (0,) * traffic.workers, law, 0, traffic_class=self._class)
+            for name, traffic in widest
+        ]
         unplaced = [[()] * len(traffic.messages) for _, traffic in widest]
-        self._state = share_state(network, jobs, unplaced, settings)
+        self._state = share_state(network, jobs, unplaced, settings, classed=traffic_class is not None)
         self._state.core["stops"] = 1
         self._room = self._state.jobs.copy()
         self._first_next = [int(self._state.steps["first_next"][job["first_step"]]) for job in self._room]
@@ -88,11 +94,12 @@ class ShareRun:
         record = self._state.jobs[number]
         if self.runs(number):
             raise UsageError(f"job {job.name} runs already")
-        own = share_state(self._network, [replace(job, law=self._law)], [routes], self._settings)
+        job = replace(job, law=self._law, traffic_class=self._class)
+        own = share_state(self._network, [job], [routes], self._settings)
         self._place(number, own)
         done = int(record["number"])
         for name in self._state.jobs.dtype.names:
-            if name not in ("first_step", "first_message", "first_connection"):
+            if name not in ("first_step", "first_message", "first_connection", "first_bound"):
                 record[name] = own.jobs[0][name]
         record["number"], record["iterations"] = done, done + job.iterations
         self._state.noise[number] = own.noise[0]
@@ -113,6 +120,32 @@ class ShareRun:
         remove_job(self._state, number)
         if self._gate is not None:
             self._serve()
+
+    def steer(self, number: int, routes: Sequence[Route] | None, traffic_class: int = 0) -> None:
+        """Let a job that runs send over other routes, and in another class, from now on.
+
+        Args:
+            number: of the job.
+            routes: of its messages, none longer than the one that it has; None: those that it has.
+            traffic_class: of its messages, unless it follows from what they have left.
+
+        Raises:
+            UsageError: a route is longer, or not one for each message.
+        """
+        record = self._state.jobs[number]
+        if routes is not None:
+            own = slice(int(record["first_message"]), int(record["first_message"] + record["messages"]))
+            lengths = np.array([len(route) for route in routes], np.int64)
+            if len(lengths) != record["messages"] or (lengths > self._state.messages["links"][own]).any():
+                raise UsageError(
+                    f"job {number}: routes: expected {record['messages']}, none longer than before"
+                )
+            ways = np.array([link for route in routes for link in route], np.int64)
+            delays = [sum(self._network.links[link].delay_ns for link in route) * PS for route in routes]
+            reroute_job(self._state, number, lengths, ways, np.array(delays, np.int64))
+        if record["bounds"] == 0 and record["priority"] != traffic_class:
+            prioritise_job(self._state, number, traffic_class)
+        refill(self._state)
 
     def delay(self, number: int, by_ns: float) -> None:
         """Delay the start of a job's next iteration, once."""
@@ -293,3 +326,58 @@ def grant_job(state: ShareState, number: int) -> None:
         if state.steps[step].asks:
             state.steps[step].asks = 0
             put(state.due, len(state.messages) + step, state.core[0].now)
+
+
+@compiled
+def reroute_job(
+    state: ShareState, number: int, lengths: np.ndarray, ways: np.ndarray, delays: np.ndarray
+) -> None:
+    """Let the messages of a job use other links, also those that are being sent: what they have left goes there.
+
+    Args:
+        state: of the simulation.
+        number: of the job.
+        lengths: of the route of each message, no more than it has.
+        ways: the links of all routes, one after the other.
+        delays: of each route, in picoseconds.
+    """
+    job = state.jobs[number]
+    end = 0
+    for each in range(job.messages):
+        place = job.first_message + each
+        message = state.messages[place]
+        first, end = end, end + lengths[each]
+        same = message.links == lengths[each]
+        for hop in range(lengths[each]):
+            same = same and state.places[message.first + hop].link == ways[first + hop]
+        if same:
+            continue
+        if message.sending:
+            settle(state, place)
+            leave(state, place)
+            drop(state.due, place)
+            for hop in range(message.links):
+                state.links[state.places[message.first + hop].link].sent -= message.left
+        message.links = lengths[each]
+        message.delay = delays[each]
+        message.peak_bps = message.limit_bps
+        for hop in range(lengths[each]):
+            link = state.links[ways[first + hop]]
+            state.places[message.first + hop].link = ways[first + hop]
+            message.peak_bps = min(message.peak_bps, link.rate_bps)
+            if message.sending:
+                link.sent -= message.size - message.left
+        message.peak = message.peak_bps / 8e12
+        if message.sending:
+            enter(state, place)
+
+
+@compiled
+def prioritise_job(state: ShareState, number: int, priority: int) -> None:
+    """Give the messages of a job another traffic class, also those that are being sent."""
+    job = state.jobs[number]
+    job.priority = priority
+    for place in range(job.first_message, job.first_message + job.messages):
+        if state.messages[place].sending:
+            state.messages[place].priority = priority
+            plant(state, place)

@@ -66,7 +66,7 @@ LAYERS = {
     "placement.policies": ("catalogue", "placing", "slot_pool", "communication", "schedulers"),
     "placement.simulator": (
         *("outcome", "exact", "network", "published", "flows", "fluid", "parameter_server"),
-        *("scheduled_job", "cluster_run", "rates"),
+        *("scheduled_job", "cluster_run", "rates", "rivals"),
     ),
     "placement.service": (
         *("protocol", "state", "ratio_table", "contention", "counts", "measured_speeds", "checkpoints"),

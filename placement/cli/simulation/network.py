@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -46,8 +47,10 @@ from placement.experiments.network import (
     PLACEMENTS,
     JobsInNetwork,
     NetworkSeed,
+    OverIdeal,
     TracesInNetwork,
     lost_time_of,
+    over_ideal,
     parse_jobs,
     placing_policy,
     traces_in,
@@ -67,6 +70,7 @@ from placement.simulator.network.topologies import (
 )
 from placement.simulator.network.topology import Network
 from placement.simulator.network_executor import TRACE_MODES
+from placement.simulator.rivals.catalogue import RIVALS
 from placement.traces.clusters import lingjun
 from placement.traces.job_mix import MIXES
 from placement.traces.read import FORMATS
@@ -85,7 +89,8 @@ _OF_JOBS = (
     ("--duration", "S", "simulated seconds at most (default 60)"),
 )
 _OF_TRACES = (
-    ("--policies", "NAMES", "SCHEDULER[+cassini[@OPTIONS]][+GATE] (default themis,themis+cassini)"),
+    ("--policies", "NAMES", "SCHEDULER[+cassini[@OPTIONS]][+GATE][+RIVAL] (default themis,themis+cassini)"),
+    ("--rings", "N", "of a job, each through every N-th of its workers (default 1)"),
     ("--noise", "X", "standard deviation of an iteration over its time (default 0.005)"),
     ("--migration", "S", "to move a job (default 10)"),
     ("--lease", "S", "of Themis (default 600)"),
@@ -104,6 +109,8 @@ examples:
   mltcp-placement network --topology thesis --trace dynamic:iterations=100 --mode steps --step-us 5 --control dcqcn
   mltcp-placement network --topology topo.csv --over 4:1 --nic 200gbit --trace lingjun:data --hours 6 --scale 0.01 \
 --mix llm --policies themis,lwf-8
+  mltcp-placement network --topology leaf-spine:16x8:4:1,rate=400gbit,gpus=8,nics=8 --trace large:jobs=80 --rings 8 \\
+--policies first-fit,first-fit+crux,first-fit+monkeytree,first-fit+ideal --migration 9.02 -o rivals
 
 A TOPOLOGY is a name, or a file: a graph or a cluster as JSON, Slurm's topology.conf or topology.yaml, of which --nic,
 --uplink and --gpus say what Slurm does not know, or topo.csv of Alibaba's Lingjun trace, with --nic, --over and --gpus.
@@ -115,15 +122,16 @@ iteration has the noise of one), control (its own, whatever is compared), at, ho
 class at links with queues for classes: 0 to 7, of which 7 goes first, or remaining:10:40:160, 7 for a message whose
 connection has less than 10 ms of the iteration left at line rate, 6 for less than 40 ms, and so on.
 {parallelism.__doc__.partition(chr(10) + chr(10))[2]}
-A TRACE is poisson or dynamic, drawn for each seed, a set of jobs (a name or JSON), a CSV file as `simulate` reads it, or
-a cluster's trace as [FORMAT:]FILE, with FORMAT one of
+A TRACE is poisson, large or dynamic, drawn for each seed, a set of jobs (a name or JSON), a CSV file as `simulate`
+reads it, or a cluster's trace as [FORMAT:]FILE, with FORMAT one of
 {", ".join(FORMATS[1:])}; a FILE may be a folder, or packed by gzip.
 poisson:jobs=20,load=0.8,iterations=20-100,models=VGG16+BERT,compute=0.5 says how many jobs, the GPUs that they ask for
 over those there are, how long they are, what they train (models of Table 4.2, or data, or model), and how many times as
-long computing takes; dynamic has the last three. Jobs wait for GPUs, are placed by each of --policies, and leave; each
-policy runs under each control. A slowdown is over what the phases of an iteration take together. OPTIONS of Cassini are
-loops=discard (or joint), worthwhile=X, metric=tail (mean, first), shifts=joint (graph, link, none), angles=N and
-candidates=N: themis+cassini@loops=discard:worthwhile=0 is the thesis' own.
+long computing takes; dynamic has the last three, and large the first two. Jobs wait for GPUs, are placed by each of
+--policies, and leave; each policy runs under each control. A slowdown is over what the phases of an iteration take
+together. OPTIONS of Cassini are loops=discard (or joint), worthwhile=X, metric=tail (mean, first), shifts=joint (graph,
+link, none), angles=N and candidates=N: themis+cassini@loops=discard:worthwhile=0 is the thesis' own. A RIVAL is
+{", ".join(RIVALS)}.
 
 A CONTROL is reno, cubic, dctcp, dcqcn, delay or constant, or mltcp_ and one of these, with modifiers after an @:
 mltcp_dcqcn@remaining:both (a shape of F; whether it scales the increase, the decrease or both), @slope=2:intercept=0.5,
@@ -242,6 +250,10 @@ def _execute_trace(options: argparse.Namespace) -> int:
         comparison.show(plan.workload, title, "policy + control")
         for gain in gains:
             print(gain)
+        beside = over_ideal(comparison)
+        if beside:
+            rows = ((each.policy, *each.cells) for each in beside)
+            open_console().print(ruled_table("", "policy + control", OverIdeal.HEADERS, rows))
     return 0
 
 
@@ -259,7 +271,8 @@ def _trace_plan(options: argparse.Namespace) -> ComparisonPlan[TracesInNetwork]:
         for name, default in (("migration", "10"), ("lease", "600"), ("noise", "0.005"))
     )
     network = _network(options)
-    cluster = NetworkCluster.of(network, digest(repr(network)))
+    rings = whole_number(given_or(options.rings, "1"), "--rings", 1024)
+    cluster = NetworkCluster.of(network, digest(repr(network)), rings)
     use = TraceUse(cut_of(options), options.mix)
     traces = traces_in(options.trace, parse_seeds(options.seeds), cluster, use)
     settings = FluidSettings(cluster, cluster.nic_bps, round(migration_s * NS_PER_S), noise)
@@ -292,6 +305,7 @@ def _trace_document(
         "jobs": summary(trace_of(plan.traces[0]).jobs, len(cluster.gpus)),
         "policies": comparison.documents(plan.workload),
         "gains": [gain.document() for gain in gains],
+        "over_ideal": [asdict(each) for each in over_ideal(comparison)],
     }
 
 

@@ -46,7 +46,7 @@ _ROUNDING = 1e-12
 def class_of(state: ShareState, message: Records) -> int:
     """The traffic class of a message that begins to be sent (`RemainingClass`)."""
     job = state.jobs[message.job]
-    if job.bounds == 0:
+    if job.bounds == 0 or message.links == 0:
         return job.priority
     rate = state.links[state.places[message.first].link].rate
     for place in range(message.first, message.first + message.links):
@@ -63,24 +63,30 @@ def class_of(state: ShareState, message: Records) -> int:
 def fill_by_class(state: ShareState) -> None:
     """Set the rates of the messages that were noted, and of all that contended links connect with them."""
     core = state.core[0]
-    is_strict = _gather(state)
+    is_strict, is_fair = _gather(state)
+    classes = 0
     for place in range(core.messages):
         message = state.messages[state.group[place]]
         message.counted = core.now
         if message.full >= 0:
             state.links[message.full].settled -= 1
         message.before, message.rate, message.full, message.limit = message.rate, 0.0, -1, message.peak
+        classes |= 1 << message.priority
+    first, last = 0, _STAGES
+    if not is_fair:  # links that are strict need the order alone, and none but the peaks
+        first, last = (_ORDER, _REST) if is_strict else (0, 1)
     _restore(state)
-    for stage in range(_STAGES):
+    for stage in range(first, last):
         if stage == _ORDER and is_strict:
             _restore(state)
-        for place in range(core.messages):
+        for place in range(core.messages if is_fair else 0):
             message = state.messages[state.group[place]]
             if stage == _ORDER:
                 message.limit, message.rate = message.rate, 0.0 if is_strict else message.rate
             elif stage == _REST:
                 message.limit = message.peak
-        if stage < _ORDER or is_strict or stage == _REST:
+        is_present = stage < _ORDER or not is_strict or (classes >> _class(stage)) & 1 == 1
+        if is_present and (stage < _ORDER or is_strict or stage == _REST):
             _rise(state, stage, is_strict)
     core.fills += 1
     core.filled += core.messages
@@ -92,8 +98,8 @@ def fill_by_class(state: ShareState) -> None:
 
 
 @compiled
-def _gather(state: ShareState) -> bool:
-    """List the messages and their contended links; whether one of these has strict priorities."""
+def _gather(state: ShareState) -> tuple[bool, bool]:
+    """List the messages and their contended links; whether some of these have strict priorities, and some have not."""
     core = state.core[0]
     core.epoch += 1
     core.messages = core.links = 0
@@ -102,7 +108,7 @@ def _gather(state: ShareState) -> bool:
         if state.messages[state.seeds[place]].sending:
             join(state, state.seeds[place])
     core.seeds = done = 0
-    is_strict = False
+    is_strict = is_fair = False
     while done < core.messages:
         number = state.group[done]
         message = state.messages[number]
@@ -120,11 +126,18 @@ def _gather(state: ShareState) -> bool:
             state.group_links[core.links] = item
             core.links += 1
             is_strict = is_strict or link.queues == STRICT
+            is_fair = is_fair or link.queues != STRICT
             node = link.head
             while node >= 0:
                 join(state, state.places[node].message)
                 node = state.places[node].after
-    return is_strict
+    return is_strict, is_fair
+
+
+@compiled
+def _class(stage: int) -> int:
+    """The class whose turn it is."""
+    return CLASSES - 1 - stage % CLASSES
 
 
 @compiled
@@ -191,7 +204,7 @@ def _rises(state: ShareState, message: Records, stage: int, is_strict: bool) -> 
     if message.rate >= message.limit * (1 - _EQUAL):
         return False
     if stage >= _ORDER:
-        return not is_strict or message.priority == CLASSES - 1 - stage % CLASSES
+        return not is_strict or message.priority == _class(stage)
     for place in range(message.first, message.first + message.links):
         link = state.links[state.places[place].link]
         is_held = link.visited == state.core[0].epoch and link.queues != STRICT

@@ -12,10 +12,12 @@ from mltcp.core.policy_names import Vocabulary
 from mltcp.core.quantities import parse_number
 from placement.simulator.network.laws.network_law import DEFAULTS, Control, DcqcnState, NetworkLaw
 
-_MLTCP = "mltcp_"
+MLTCP = "mltcp_"
+"""Before the name of a control: F on it."""
+
 CONTROL_NAMES = Vocabulary(
     "control",
-    tuple(prefix + control.name.lower() for control in Control for prefix in ("", _MLTCP)),
+    tuple(prefix + control.name.lower() for control in Control for prefix in ("", MLTCP)),
     modified=True,
 )
 _SCALED = {"increase": (True, False), "decrease": (False, True), "both": (True, True)}
@@ -32,8 +34,8 @@ def parse_control(text: str) -> NetworkLaw:
         UsageError: no such control or modifier.
     """
     part = CONTROL_NAMES.parse(text)
-    control = Control[part.base.removeprefix(_MLTCP).upper()]
-    is_scaled = part.base.startswith(_MLTCP)
+    control = Control[part.base.removeprefix(MLTCP).upper()]
+    is_scaled = part.base.startswith(MLTCP)
     law = NetworkLaw(control, Aggressiveness() if is_scaled else Aggressiveness(Shape.ONE))
     # A shape brings its constants, which the others change, wherever it stands.
     for modifier in sorted(part.modifiers, key=lambda each: "=" in each):
@@ -46,7 +48,7 @@ def _modified(law: NetworkLaw, modifier: str, is_scaled: bool, text: str) -> Net
     where = f"control {text!r}: {name}"
     if not equals or name in ("slope", "intercept"):
         if not is_scaled:
-            raise UsageError(f"{where}: expected F only after {_MLTCP}{law.control.name.lower()}")
+            raise UsageError(f"{where}: expected F only after {MLTCP}{law.control.name.lower()}")
         if name in _SCALED:
             increase, decrease = _SCALED[name]
             return replace(law, increase=increase, decrease=decrease)

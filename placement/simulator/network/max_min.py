@@ -37,6 +37,7 @@ MESSAGE = np.dtype(
         ("delay", "i8"),  # of propagation
         ("peak", "f8"),
         ("peak_bps", "f8"),
+        ("limit_bps", "f8"),  # at which it is made
         ("sending", "i8"),
         ("left", "f8"),
         ("rate", "f8"),  # below 0 while it is not settled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Self
@@ -11,7 +11,7 @@ from typing import Self
 from placement.model.cluster import Cluster, Gpu, Link, Server, Switch
 from placement.simulator.network.laws.network_law import Control, NetworkLaw
 from placement.simulator.network.routing import Route, RoutingTable
-from placement.simulator.network.topology import Network
+from placement.simulator.network.topology import ClassQueues, Network
 from placement.simulator.network.traffic import IterationStep, Message, NetworkJob, Traffic
 
 
@@ -19,22 +19,24 @@ from placement.simulator.network.traffic import IterationStep, Message, NetworkJ
 class NetworkCluster(Cluster):
     """A network whose hosts are servers, each in the rack of the switch that its first NIC leads to.
 
-    A job's links are those of the routes, chosen by ECMP, of a ring of its workers in the order of their GPUs.
+    A job's links are those of the routes, chosen by ECMP, of its rings of workers in the order of their GPUs.
 
     Attributes:
         network: hosts, in the order of `servers`, and links, in the order of `links`.
         fingerprint: of the network, which stands for it where clusters are told apart by their text.
         nic_bps: the rate of a link of speed 1.
         seed: of ECMP.
+        rings: of a job, where its workers are a multiple of them: every so many-th worker is in the same one.
     """
 
     network: Network = field(repr=False, compare=False)
     fingerprint: str
     nic_bps: int
     seed: int = 0
+    rings: int = 1
 
     @classmethod
-    def of(cls, network: Network, fingerprint: str = "") -> Self:
+    def of(cls, network: Network, fingerprint: str = "", rings: int = 1) -> Self:
         """The cluster of a network; its fastest NIC has speed 1."""
         hosts = set(network.hosts)
         racks: dict[str, str] = {}
@@ -56,6 +58,7 @@ class NetworkCluster(Cluster):
             network=network,
             fingerprint=fingerprint,
             nic_bps=round(fastest_bps),
+            rings=rings,
         )
 
     @cached_property
@@ -66,13 +69,15 @@ class NetworkCluster(Cluster):
     def links_between(self, servers: Iterable[int]) -> tuple[int, ...]:
         """The numbers of the links that a ring of these servers uses."""
         hosts = tuple(dict.fromkeys(servers))
-        return self._links_of_ring(NetworkJob("", _ring(len(hosts)), hosts, _NO_LAW, 1))
+        return self._links_of_ring(NetworkJob("", _ring(len(hosts), 1), hosts, _NO_LAW, 1))
 
     def links_of(self, job: str, gpus: Sequence[int]) -> tuple[int, ...]:
         """See `Cluster.links_of`: those of the routes of a ring of the job's workers."""
         key = job, tuple(gpus)
         if key not in self._known:
-            self._known[key] = self._links_of_ring(self.placed(job, _ring(len(gpus)), gpus))
+            self._known[key] = self._links_of_ring(
+                self.placed(job, _ring(len(gpus), self.rings_of(len(gpus))), gpus)
+            )
         return self._known[key]
 
     def placed(self, job: str, traffic: Traffic, gpus: Sequence[int]) -> NetworkJob:
@@ -84,6 +89,19 @@ class NetworkCluster(Cluster):
     def routes_of(self, job: NetworkJob) -> tuple[Route, ...]:
         """The routes of its messages."""
         return self._table.routes(job, self.seed)
+
+    def ways_of(self, job: NetworkJob) -> tuple[tuple[Route, ...], ...]:
+        """All routes that each of its messages could have."""
+        return self._table.ways(job)
+
+    def rings_of(self, workers: int) -> int:
+        """The rings of a job with so many workers."""
+        return self.rings if workers % self.rings == 0 else 1
+
+    def with_priorities(self) -> Self:
+        """The same with strict priorities on the links that have no classes."""
+        links = (replace(link, classes=link.classes or ClassQueues()) for link in self.network.links)
+        return replace(self, network=replace(self.network, links=tuple(links)))
 
     def _links_of_ring(self, job: NetworkJob) -> tuple[int, ...]:
         return tuple(sorted({link for route in self.routes_of(job) for link in route}))
@@ -109,6 +127,6 @@ _NO_LAW = NetworkLaw(Control.CONSTANT)
 """Routes do not depend on it."""
 
 
-def _ring(workers: int) -> Traffic:
-    messages = tuple(Message(each, (each + 1) % workers, 1.0) for each in range(workers))
+def _ring(workers: int, rings: int) -> Traffic:
+    messages = tuple(Message(each, (each + rings) % workers, 1.0) for each in range(workers))
     return Traffic(workers, (IterationStep(0, messages if workers > 1 else ()),))

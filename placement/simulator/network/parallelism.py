@@ -356,10 +356,11 @@ def _passes_in_order(stages: int, microbatches: int) -> list[tuple[int, int, boo
 # -- phases ------------------------------------------------------------------------------------------------------------
 
 
-def demand_traffic(demand: Demand, workers: int, connections: int = 1) -> Traffic:
+def demand_traffic(demand: Demand, workers: int, connections: int = 1, rings: int = 1) -> Traffic:
     """Phases of (duration, bandwidth) as traffic: in each with a bandwidth, a worker sends its bytes to the next one.
 
-    It sends them at that bandwidth, or at less where the network has less; a worker alone is as long at it.
+    It sends them at that bandwidth, or at less where the network has less; a worker alone is as long at it. Of several
+    rings, which divide the workers, the next one of a worker is that in the same ring.
 
     Raises:
         UsageError: no workers.
@@ -367,7 +368,7 @@ def demand_traffic(demand: Demand, workers: int, connections: int = 1) -> Traffi
 
     def ring(sent: float) -> Rounds:
         return (
-            (tuple(Message(each, (each + 1) % workers, sent) for each in range(workers)),)
+            (tuple(Message(each, (each + rings) % workers, sent) for each in range(workers)),)
             if workers > 1
             else ()
         )

@@ -62,6 +62,7 @@ class RoutingTable:
         self._hops: dict[int, dict[int, int]] = {}
         self._nics: dict[tuple[_Switches, _Switches, int, int], list[tuple[int, int]]] = {}
         self._next: dict[tuple[int, int], list[int]] = {}
+        self._all: dict[tuple[tuple[int, int], tuple[int, int]], tuple[Route, ...]] = {}
 
     def routes(self, job: NetworkJob, seed: int = 0) -> tuple[Route, ...]:
         """The route of each message of the job, in the order of its steps.
@@ -87,6 +88,14 @@ class RoutingTable:
                 found.append(known[flow])
         return tuple(found)
 
+    def ways(self, job: NetworkJob) -> tuple[tuple[Route, ...], ...]:
+        """All routes that each message of the job could have, in the order of its steps; see `routes`."""
+        self._check(job)
+        places = list(zip(job.hosts, job.gpus, strict=True))
+        return tuple(
+            self._ways(places[each.source], places[each.target], job.name) for each in job.traffic.messages
+        )
+
     def _check(self, job: NetworkJob) -> None:
         where = f"job {shown(job.name)}"
         if len(job.hosts) != job.traffic.workers or len(job.gpus) != len(job.hosts):
@@ -102,13 +111,7 @@ class RoutingTable:
     def _route(self, source: tuple[int, int], target: tuple[int, int], key: int, job: str) -> Route:
         if source[0] == target[0]:
             return ()
-        pairs = self._nic_pairs(*source, *target)
-        if not pairs:
-            hosts = self._network.hosts
-            raise UsageError(
-                f"job {shown(job)}: route from host {shown(hosts[source[0]])} to {shown(hosts[target[0]])}: "
-                "expected links that lead there, got none"
-            )
+        pairs = self._some_nic_pairs(source, target, job)
         first, last = pairs[key % len(pairs)]
         if first == last:
             return (first,)
@@ -119,6 +122,42 @@ class RoutingTable:
             route.append(link)
             node = self._ends[link][1]
         return (*route, last)
+
+    def _ways(self, source: tuple[int, int], target: tuple[int, int], job: str) -> tuple[Route, ...]:
+        if source[0] == target[0]:
+            return ((),)
+        if (source, target) not in self._all:
+            self._all[source, target] = tuple(
+                (first, *between, last) if first != last else (first,)
+                for first, last in self._some_nic_pairs(source, target, job)
+                for between in (
+                    [()] if first == last else self._between(self._ends[first][1], self._ends[last][0])
+                )
+            )
+        return self._all[source, target]
+
+    def _between(self, node: int, end: int) -> list[Route]:
+        """All shortest ways from a switch to another one."""
+        if node == end:
+            return [()]
+        return [
+            (link, *rest)
+            for link in self._next_links(node, end)
+            for rest in self._between(self._ends[link][1], end)
+        ]
+
+    def _some_nic_pairs(
+        self, source: tuple[int, int], target: tuple[int, int], job: str
+    ) -> list[tuple[int, int]]:
+        """See `_nic_pairs`; raises UsageError if there are none."""
+        pairs = self._nic_pairs(*source, *target)
+        if not pairs:
+            hosts = self._network.hosts
+            raise UsageError(
+                f"job {shown(job)}: route from host {shown(hosts[source[0]])} to {shown(hosts[target[0]])}: "
+                "expected links that lead there, got none"
+            )
+        return pairs
 
     def _nic_pairs(self, source: int, source_gpu: int, target: int, target_gpu: int) -> list[tuple[int, int]]:
         """The first and last links of the shortest ways, of the right NICs where there are such ways."""

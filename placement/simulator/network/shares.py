@@ -274,9 +274,14 @@ def _longest_ns(job: NetworkJob) -> int:
 
 
 def share_state(
-    network: Network, jobs: Sequence[NetworkJob], routes: Routes, settings: ShareSettings
+    network: Network,
+    jobs: Sequence[NetworkJob],
+    routes: Routes,
+    settings: ShareSettings,
+    *,
+    classed: bool = False,
 ) -> ShareState:
-    """The state before the jobs begin; none of them is due."""
+    """The state before the jobs begin; none of them is due. `classed`: traffic classes will matter, if not now."""
     links = _links(network)
     messages, steps, connections, nexts = _work(network, jobs, routes)
     ways = [link for of_job in routes for route in of_job for link in route]
@@ -286,7 +291,7 @@ def share_state(
     core, parts = np.zeros(1, CORE), np.zeros(_PARTS, PART)
     core["hold"], core["attributes"], core["free_parts"] = settings.hold_ns * PS, settings.attributes, _PARTS
     parts["next"] = np.append(np.arange(1, _PARTS), -1)
-    core["classed"] = _classes_matter(network, jobs)
+    core["classed"] = classed or _classes_matter(network, jobs)
     classes = CLASSES if core["classed"] else 1
     bounds = [bound * PS for job in jobs for bound in _bounds_ns(job)]
     levels = empty(classes * len(links) + len(messages))
@@ -368,6 +373,7 @@ def _work(
                 connections[connection] += message.size_bytes
                 way = [network.links[link] for link in next(routes_left)]
                 peak_bps = min((link.rate_bps for link in way), default=math.inf)
+                limit_bps = min(most_bps if way else math.inf, step.rate_bps)
                 delay = sum(link.delay_ns for link in way) * PS
                 messages.append(
                     (
@@ -378,15 +384,15 @@ def _work(
                         len(way),
                         message.size_bytes,
                         delay,
-                        min(peak_bps, most_bps if way else math.inf, step.rate_bps),
+                        min(peak_bps, limit_bps),
+                        limit_bps,
                     )
                 )
                 place += len(way)
             steps.append((*head, len(nexts), len(waiting)))
             nexts.extend(first_step + other for other in waiting)
-    records = _filled(
-        MESSAGE, ("job", "step", "connection", "first", "links", "size", "delay", "peak_bps"), messages
-    )
+    names = ("job", "step", "connection", "first", "links", "size", "delay", "peak_bps", "limit_bps")
+    records = _filled(MESSAGE, names, messages)
     records["peak"] = records["peak_bps"] / 8e12
     for name in ("full", "waited", "behind", "parts"):
         records[name] = -1

@@ -240,7 +240,7 @@ def test_a_trace_is_placed_under_every_policy_and_control_and_kept(capsys, tmp_p
             "--trace",
             str(trace),
             "--policies",
-            "first-fit,lwf-1+srsf-1,ideal",
+            "first-fit,lwf-1+srsf-1,ideal,first-fit+crux,first-fit+ideal",
         ),
         *("--control", "reno,mltcp_dcqcn", "--seeds", "0:2", "--noise", "0", "--processes", "1"),
     )
@@ -251,7 +251,7 @@ def test_a_trace_is_placed_under_every_policy_and_control_and_kept(capsys, tmp_p
     names = [each["policy"] for each in document["policies"]]
     assert names == [
         f"{name}+{control}"
-        for name in ("first-fit", "lwf-1+srsf-1", "ideal")
+        for name in ("first-fit", "lwf-1+srsf-1", "ideal", "first-fit+crux", "first-fit+ideal")
         for control in ("reno", "mltcp_dcqcn")
     ]
     for policy in document["policies"]:
@@ -259,12 +259,18 @@ def test_a_trace_is_placed_under_every_policy_and_control_and_kept(capsys, tmp_p
             jobs = {each["name"]: each for each in found["jobs"]}
             assert [jobs[name]["iterations"] for name in "012"] == [5, 6, 4]
             assert all(each["marked_bits"] is None for each in jobs.values())
+            assert 0 < found["utilization"] <= 1
             if policy["policy"].startswith("ideal"):
                 assert [each["slowdown"]["p99"] for each in jobs.values()] == pytest.approx([1, 1, 1])
             else:
                 # The job of 8 waits until the one of 4 has left, and then sends through uplinks of a NIC's rate.
                 assert jobs["2"]["completion_s"] > jobs["1"]["completion_s"]
                 assert jobs["2"]["slowdown"]["mean"] == pytest.approx(1, abs=1e-3)
+    beside = {each["policy"]: each for each in document["over_ideal"]}
+    assert {*beside} == {name for name in names if name.startswith("first-fit")}
+    assert beside["first-fit+ideal+reno"]["mean"] == [1, 1]
+    assert (beside["first-fit+reno"]["utilization"], beside["first-fit+reno"]["worse"]) == ([1, 1], [0, 0])
+    assert min(beside["first-fit+reno"]["mean"]) >= 1
     assert {path.name for path in kept.iterdir()} == {
         *("runs.jsonl", "network.json", "slowdowns.svg", "times.svg", "course.svg"),
     }
