@@ -110,11 +110,7 @@ or constants of the control, by their names.
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``network`` to the commands."""
     command = add_command(commands, "network", execute, _EXAMPLES)
-    network = command.add_argument_group("network")
-    network.add_argument("--topology", required=True, metavar="TOPOLOGY", help="a name or a file; see below")
-    network.add_argument("--nic", metavar="RATE", help="of a file without rates (default 50gbit)")
-    network.add_argument("--uplink", metavar="RATE", help="of Slurm's switches (default: all that is below)")
-    network.add_argument("--gpus", type=int, metavar="N", help="of each of Slurm's nodes (default 1)")
+    add_topology(command, required=True)
     jobs = command.add_argument_group("jobs")
     which = jobs.add_mutually_exclusive_group(required=True)
     which.add_argument("--jobs", nargs="+", metavar="JOB", help="all at once; see below")
@@ -137,6 +133,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     run.add_argument("--mode", choices=MODES, help="(default steps; of a trace shares)")
     add_output(command)
     add_processes(command)
+
+
+def add_topology(command: argparse.ArgumentParser, required: bool) -> None:
+    """Add the arguments of the network."""
+    network = command.add_argument_group("network")
+    network.add_argument(
+        "--topology", required=required, metavar="TOPOLOGY", help="a name or a file; see below"
+    )
+    network.add_argument("--nic", metavar="RATE", help="of a file without rates (default 50gbit)")
+    network.add_argument("--uplink", metavar="RATE", help="of Slurm's switches (default: all that is below)")
+    network.add_argument("--gpus", type=int, metavar="N", help="of each of Slurm's nodes (default 1)")
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -170,7 +177,7 @@ def _plan(options: argparse.Namespace) -> ComparisonPlan[JobsInNetwork]:
     if placement not in PLACEMENTS:
         raise UsageError(f"--placement: expected {' or '.join(PLACEMENTS)}, got {shown(placement)}")
     step_us = options.step_us
-    network = _network(options)
+    network = network_of(options)
     workload = JobsInNetwork(
         options.topology,
         network,
@@ -219,7 +226,7 @@ def _trace_plan(options: argparse.Namespace) -> ComparisonPlan[TracesInNetwork]:
         parse_number(given_or(getattr(options, name), default), field=f"--{name}", lowest=0, highest=_MOST_S)
         for name, default in (("migration", "10"), ("lease", "600"), ("noise", "0.005"))
     )
-    network = _network(options)
+    network = network_of(options)
     cluster = NetworkCluster.of(network, digest(repr(network)))
     traces = traces_in(options.trace, parse_seeds(options.seeds), cluster)
     settings = FluidSettings(cluster, cluster.nic_bps, round(migration_s * NS_PER_S), noise)
@@ -262,7 +269,12 @@ def _checked_control(name: str) -> str:
     return name
 
 
-def _network(options: argparse.Namespace) -> Network:
+def network_of(options: argparse.Namespace) -> Network:
+    """The network that the arguments of `add_topology` say.
+
+    Raises:
+        UsageError: they do not go together, or a file holds something else.
+    """
     path = Path(options.topology)
     is_slurm = path.suffix in _SLURM_SUFFIXES
     is_file = is_slurm or path.suffix == ".json"
