@@ -22,6 +22,7 @@ from mltcp.core.quantities import NS_PER_MS
 from placement.cassini.circle import KEPT_TOLERANCE, common_turn
 from placement.cassini.placement_selection import PlacementChoice, choose_placement
 from placement.experiments.forecast import (
+    ORDERING,
     QUICK,
     Forecast,
     ForecastEffort,
@@ -251,10 +252,8 @@ class _Options:
     # -- priorities --------------------------------------------------------------------------------
 
     def _prioritised(self) -> Outlook:
-        quick = QUICK if self._effort.flow_steps is None else self._effort
-
         def mean(order: Sequence[int]) -> float:
-            return fmean(by_priority(self._placed, self._law, order, quick).slowdowns())
+            return fmean(by_priority(self._placed, self._law, order, ORDERING).slowdowns())
 
         order = min(self._orders(), key=mean)
         found = by_priority(self._placed, self._law, order, self._effort)

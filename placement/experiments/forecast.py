@@ -20,6 +20,7 @@ from mltcp.core.errors import UsageError
 from placement.simulator.network.laws.network_law import Control, NetworkLaw
 from placement.simulator.network.outcome import JobCourse, NetworkOutcome
 from placement.simulator.network.routing import Route, RoutingTable
+from placement.simulator.network.simulation import SimulationSettings, default_step_ns, simulate
 from placement.simulator.network.topology import CLASSES, ClassQueues, Network, Pause
 from placement.simulator.network.traffic import IterationStep, NetworkJob, Traffic
 
@@ -217,13 +218,17 @@ class ForecastEffort:
     flow_steps: float | None = 2.5e6
 
 
+ORDERING = ForecastEffort(flow_steps=0)
+"""By shares: to compare orders of priority."""
+
 QUICK = ForecastEffort()
 """For an answer within a second."""
 
 FULL = ForecastEffort(60, (0, 1, 2), None)
 """The simulator by itself: what forecasts are compared with."""
 
-_COARSER = ((1.0, 1), (1.0, 2), (0.6, 2), (0.6, 4), (0.4, 4))
+_COARSEST = 4
+_COARSER = ((1.0, 1), (1.0, 2), (0.6, 2), (0.6, _COARSEST), (0.4, _COARSEST))
 """The parts of the iterations and the multiples of the step that are tried."""
 
 _PERIMETERS = 3
@@ -253,8 +258,7 @@ class Forecast:
 def settled(placed: PlacedJobs, law: NetworkLaw, effort: ForecastEffort) -> Forecast:
     """The iterations of jobs that run side by side, after the first half of the time."""
     placed = _thinned(placed) if effort.flow_steps is not None else placed
-    mode, iterations, coarser = _affordable(placed, effort)
-    return _side_by_side(placed, law, effort.seeds, mode, iterations, coarser)
+    return _side_by_side(placed, law, effort.seeds, *_affordable(placed, effort))
 
 
 def by_priority(
@@ -274,8 +278,7 @@ def by_priority(
     classes = {job: max(0, CLASSES - 1 - position) for position, job in enumerate(order)}
     jobs = tuple(replace(job, traffic_class=classes[number]) for number, job in enumerate(placed.jobs))
     classed = replace(placed, network=replace(placed.network, links=links), jobs=jobs)
-    mode = "shares" if effort.flow_steps is not None else "steps"
-    return _side_by_side(classed, law, effort.seeds, mode, effort.iterations, 1)
+    return _side_by_side(classed, law, effort.seeds, *_affordable(placed, effort))
 
 
 def by_timetable(
@@ -290,17 +293,22 @@ def by_timetable(
 
     On the timetable the latest job is waited for: all take as long as the one that takes longest for the circle.
     """
+    placed = _thinned(placed) if effort.flow_steps is not None else placed
+    mode, step_ns = "steps", default_step_ns(placed.network, placed.routes)
+    if effort.flow_steps is not None:
+        needed = _flow_steps(placed, _PERIMETERS * perimeter_ns, step_ns) / effort.flow_steps
+        step_ns *= max(1, math.ceil(needed))
+        mode = "steps" if needed <= _COARSEST else "shares"
     jobs = []
     for job, timeline, shift, repeat in zip(placed.jobs, placed.timelines, shifts_ns, repeats, strict=True):
         waits_ns = max(0, round(perimeter_ns / repeat - timeline.duration_ns))
         jobs.append(
             replace(_waiting(job, waits_ns), start_ns=shift, law=law, iterations=_PERIMETERS * repeat)
         )
-    mode = "shares" if effort.flow_steps is not None else "steps"
     durations: list[float] = []
     alone: tuple[float, ...] = ()
     for seed in effort.seeds:
-        outcome = _simulated(replace(placed, jobs=tuple(jobs)), mode, seed, None, None)
+        outcome = _simulated(replace(placed, jobs=tuple(jobs)), mode, seed, None, step_ns)
         took = [
             (float(course.ends_ns[-1]) - shift) / _PERIMETERS
             for course, shift in zip(outcome.jobs, shifts_ns, strict=True)
@@ -326,8 +334,6 @@ def _waits_ns(job: NetworkJob) -> int:
 def _side_by_side(
     placed: PlacedJobs, law: NetworkLaw, seeds: Sequence[int], mode: str, iterations: int, coarser: int
 ) -> Forecast:
-    from placement.simulator.network.simulation import default_step_ns
-
     span_ns = math.ceil(iterations * max(each.duration_ns for each in placed.timelines))
     jobs = tuple(
         replace(job, law=law, iterations=math.ceil(span_ns / timeline.duration_ns) + 1)
@@ -354,9 +360,6 @@ def _settled_ns(course: JobCourse, span_ns: int) -> float:
 def _simulated(
     placed: PlacedJobs, mode: str, seed: int, span_ns: int | None, step_ns: int | None
 ) -> NetworkOutcome:
-    # Compiled: slow to import.
-    from placement.simulator.network.simulation import SimulationSettings, simulate
-
     settings = SimulationSettings(mode, seed, 1 << 60 if span_ns is None else span_ns, step_ns)
     return simulate(placed.network, placed.jobs, placed.routes, settings)
 
@@ -366,18 +369,20 @@ def _simulated(
 
 def _affordable(placed: PlacedJobs, effort: ForecastEffort) -> tuple[str, int, int]:
     """The mode, the iterations and the multiple of the step that keep to the budget."""
-    from placement.simulator.network.simulation import default_step_ns
-
     if effort.flow_steps is None:
         return "steps", effort.iterations, 1
     longest_ns = max(each.duration_ns for each in placed.timelines)
-    sending_ns = sum(sum(each.spans_ns) * longest_ns / each.duration_ns for each in placed.timelines)
-    of_iteration = sending_ns / default_step_ns(placed.network, placed.routes)
+    of_iteration = _flow_steps(placed, longest_ns, default_step_ns(placed.network, placed.routes))
     for part, coarser in _COARSER:
         iterations = round(part * effort.iterations)
         if of_iteration * iterations / coarser <= effort.flow_steps:
             return "steps", iterations, coarser
     return "shares", effort.iterations, 1
+
+
+def _flow_steps(placed: PlacedJobs, span_ns: float, step_ns: int) -> float:
+    """How often a flow that sends is simulated for a step in so much time, were each job alone."""
+    return sum(sum(each.spans_ns) * span_ns / each.duration_ns for each in placed.timelines) / step_ns
 
 
 def _thinned(placed: PlacedJobs) -> PlacedJobs:
