@@ -34,7 +34,7 @@ from placement.experiments.forecast import (
 from placement.simulator.network.control_names import parse_control
 from placement.simulator.network.laws.network_law import NetworkLaw
 
-MARGIN = 0.03
+MARGIN = 0.05
 """What an option has to gain in mean slowdown: how far off the gain of a forecast is (docs/advice.md)."""
 
 HARM = 0.01
