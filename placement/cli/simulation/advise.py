@@ -86,10 +86,10 @@ class _AdvisedJobs:
 def execute(options: argparse.Namespace) -> int:
     """Print the advice; returns the exit status."""
     margin = parse_number(options.margin, field="--margin", lowest=0, highest=10)
-    begin_s = time.perf_counter()
+    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
     jobs = _of_service(options) if options.jobs is None else _of_arguments(options)
     found = () if jobs.placed is None else advise(jobs.placed, options.control, jobs.free, margin=margin)
-    took_s = time.perf_counter() - begin_s
+    took_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
     alone = _alone(jobs, found)
     if options.json:
         print_json(
@@ -98,6 +98,7 @@ def execute(options: argparse.Namespace) -> int:
                 "control": options.control,
                 "margin": margin,
                 "seconds": round(took_s, 3),
+                "cpu_seconds": round(cpu_s, 3),
                 "sets": [_document(each) for each in found],
                 "meet_nobody": alone,
                 "without_profile": list(jobs.unknown),
@@ -112,7 +113,7 @@ def execute(options: argparse.Namespace) -> int:
         print(f"without a profile, of which nothing can be said: {', '.join(jobs.unknown)}")
     if jobs.placed is None and not jobs.unknown:
         print(f"no jobs run at {jobs.where}")
-    print(f"forecast in {took_s:.2f} s; gains below {margin:g} are within its error")
+    print(f"forecast in {took_s:.2f} s ({cpu_s:.2f} CPU-s); gains below {margin:g} are within its error")
     return 0
 
 
