@@ -25,6 +25,10 @@ SUBCOMMANDS = (
             ("schedule", "compare Themis, Pollux and Random, with and without Cassini, by iteration times"),
             ("jobs", "compare schedulers of whole jobs with deadlines (DRS, EDF, elastic ones) on traces"),
             ("network", "run jobs in a network under several congestion controls and compare them"),
+            (
+                "advise",
+                "say what helps jobs that share links: nothing, MLTCP, time shifts, priorities or a move",
+            ),
             ("circle", "score the compatibility of jobs on a link, and draw their circles"),
             ("profile", "find a job's iteration and its phases in a packet capture (pcap, pcapng)"),
         )
@@ -89,6 +93,7 @@ examples:
   mltcp-placement schedule --trace poisson --seeds 0:5
   mltcp-placement jobs --workload drs --seeds 0:100 --policies drs,norm,edf
   mltcp-placement network --topology dumbbell:2 --jobs 2*vgg16:dp=2 --control dcqcn,mltcp_dcqcn
+  mltcp-placement advise --jobs vgg19,vgg19 --topology dumbbell:2
   mltcp-placement circle vgg.json bert.json -o circles.svg
   mltcp-placement profile iteration.pcap --json
   mltcp-placement throughput --profile ps.json --workers 1:30

@@ -143,14 +143,7 @@ vgg19=dcqcn@timer=100us+vgg19=dcqcn@timer=125us are two laws for two jobs, in th
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``network`` to the commands."""
     command = add_command(commands, "network", execute, _EXAMPLES)
-    network = command.add_argument_group("network")
-    network.add_argument("--topology", required=True, metavar="TOPOLOGY", help="a name or a file; see below")
-    network.add_argument("--nic", metavar="RATE", help="of a file without rates (default 50gbit)")
-    network.add_argument("--uplink", metavar="RATE", help="of Slurm's switches (default: all that is below)")
-    network.add_argument("--over", metavar="X:1", help="over-subscription of topo.csv (default 1:1)")
-    network.add_argument(
-        "--gpus", type=int, metavar="N", help="of each node of Slurm (default 1) or topo.csv (8)"
-    )
+    add_topology(command, required=True)
     jobs = command.add_argument_group("jobs")
     which = jobs.add_mutually_exclusive_group(required=True)
     which.add_argument("--jobs", nargs="+", metavar="JOB", help="all at once; see below")
@@ -175,6 +168,20 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     run.add_argument("--step-us", metavar="US", help="of the mode steps (default: by the network)")
     add_output(command)
     add_processes(command)
+
+
+def add_topology(command: argparse.ArgumentParser, required: bool) -> None:
+    """Add the arguments of the network."""
+    network = command.add_argument_group("network")
+    network.add_argument(
+        "--topology", required=required, metavar="TOPOLOGY", help="a name or a file; see below"
+    )
+    network.add_argument("--nic", metavar="RATE", help="of a file without rates (default 50gbit)")
+    network.add_argument("--uplink", metavar="RATE", help="of Slurm's switches (default: all that is below)")
+    network.add_argument("--over", metavar="X:1", help="over-subscription of topo.csv (default 1:1)")
+    network.add_argument(
+        "--gpus", type=int, metavar="N", help="of each node of Slurm (default 1) or topo.csv (8)"
+    )
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -210,7 +217,7 @@ def _plan(options: argparse.Namespace) -> ComparisonPlan[JobsInNetwork]:
     placement = given_or(options.placement, PLACEMENTS[0])
     if placement not in PLACEMENTS:
         raise UsageError(f"--placement: expected {' or '.join(PLACEMENTS)}, got {shown(placement)}")
-    network = _network(options)
+    network = network_of(options)
     workload = JobsInNetwork(
         options.topology,
         network,
@@ -270,7 +277,7 @@ def _trace_plan(options: argparse.Namespace) -> ComparisonPlan[TracesInNetwork]:
         parse_number(given_or(getattr(options, name), default), field=f"--{name}", lowest=0, highest=_MOST_S)
         for name, default in (("migration", "10"), ("lease", "600"), ("noise", "0.005"))
     )
-    network = _network(options)
+    network = network_of(options)
     rings = whole_number(given_or(options.rings, "1"), "--rings", 1024)
     cluster = NetworkCluster.of(network, digest(repr(network)), rings)
     use = TraceUse(cut_of(options), options.mix)
@@ -346,7 +353,12 @@ def _checked_control(name: str) -> str:
     return name
 
 
-def _network(options: argparse.Namespace) -> Network:
+def network_of(options: argparse.Namespace) -> Network:
+    """The network that the arguments of `add_topology` say.
+
+    Raises:
+        UsageError: they do not go together, or a file holds something else.
+    """
     path = Path(options.topology)
     kind = "Slurm" if path.suffix in _SLURM_SUFFIXES else path.suffix
     for name, kinds in (("uplink", ("Slurm",)), ("gpus", ("Slurm", _TABLE)), ("over", (_TABLE,))):
