@@ -34,7 +34,12 @@ class Channel(Protocol):
     """Sends tensors to one peer, and receives tensors from it, in order.
 
     Operations raise RuntimeError once the connection is closed, as Gloo does.
+
+    Attributes:
+        timeout: for the wait() of the operations; zero stands for the group's own.
     """
+
+    timeout: timedelta
 
     def receive(self, tensor: Tensor) -> dist.Work:
         """Begin to receive into a tensor."""
@@ -52,6 +57,12 @@ _READY = "worker-ready"
 _BUILDING = threading.Lock()
 """A group finds its connections by the listeners that its process opens meanwhile: one group at a time is made."""
 
+_MAKING = timedelta(seconds=10)
+"""For which a worker that dies while its group is made keeps others from joining."""
+
+_MEETING = timedelta(seconds=30)
+"""How long a server waits for a worker that has announced itself, and a worker for an answer."""
+
 
 class PairGroup:
     """The group of a server and one worker; a `Channel` to the other of the two.
@@ -59,11 +70,15 @@ class PairGroup:
     Args:
         group: of two ranks.
         peer: the rank of the other one.
+        timeout: as of `Channel`.
         at_end: called when the connection has been closed.
     """
 
-    def __init__(self, group: ProcessGroup, peer: int, at_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, group: ProcessGroup, peer: int, timeout: timedelta, at_end: Callable[[], None] = lambda: None
+    ) -> None:
         self._group, self._peer, self._at_end = group, peer, at_end
+        self.timeout = timeout
 
     def receive(self, tensor: Tensor) -> dist.Work:
         """See `Channel`."""
@@ -97,7 +112,7 @@ def connect(
         rank: SERVER_RANK or WORKER_RANK.
         name: of the group, unique in the process.
         backend: ``mltcp`` or ``gloo``.
-        timeout: of waiting for the other one, here and in each send and receive.
+        timeout: of sends and receives.
         at_end: as of `PairGroup`.
 
     Raises:
@@ -106,15 +121,15 @@ def connect(
     if rank == WORKER_RANK:
         store.set(_READY, "")
     else:
-        store.wait([_READY], timeout)
-    member = Membership(PrefixStore("pair", store), rank, 2, timeout, name, (0, 1))
+        store.wait([_READY], _MEETING)
+    member = Membership(PrefixStore("pair", store), rank, 2, _MAKING, name, (0, 1))
     with _BUILDING:
         group: ProcessGroup | None = build_inner(member) if backend != NAME else None
         if group is None:
-            group = make_group(lambda _: build_inner(member), timeout, NAME)
+            group = make_group(lambda _: build_inner(member), _MAKING, NAME)
         assert group is not None
         group._set_group_name(name)  # type: ignore[arg-type]  # a type of its own since torch 2.10
-    return PairGroup(group, 1 - rank, at_end)
+    return PairGroup(group, 1 - rank, timeout, at_end)
 
 
 # -- how workers find a server ------------------------------------------------------------------
@@ -122,10 +137,6 @@ def connect(
 
 _LOOPBACK = "127.0.0.1"
 _JOINS = "joins"
-_MEETING = timedelta(seconds=30)
-"""How long a server waits for a worker that has announced itself, and a worker for an answer."""
-
-_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True)

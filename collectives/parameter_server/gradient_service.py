@@ -254,10 +254,10 @@ class GradientService:
             # Gloo tells the worker that this receive is posted: in one train of packets with the weights.
             if kind is not MessageKind.STOP:
                 arriving = channel.receive(inbox.tensor)
-            channel.send(outbox.tensor).wait()
+            channel.send(outbox.tensor).wait(channel.timeout)
             if kind is MessageKind.STOP:
                 return
-            arriving.wait()
+            arriving.wait(channel.timeout)
             received_s = time.monotonic()
             header = inbox.gradient()
             if header.kind is MessageKind.LEAVE:

@@ -25,6 +25,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
+import torch.distributed as dist
 from torch import nn
 
 from collectives.elastic.checkpoints.header import difference, unwrapped
@@ -121,11 +122,11 @@ class ServerLink:
 
     def await_sent(self) -> None:
         """Wait until the outbox may be written to again."""
-        self._guarded(self._leaving.wait)
+        self._wait(self._leaving)
 
     def await_weights(self) -> None:
         """Wait for the weights that are expected."""
-        self._guarded(self._arriving.wait)
+        self._wait(self._arriving)
         self.answer = self.inbox.weights()
 
     def leave(self, step: int) -> None:
@@ -133,6 +134,10 @@ class ServerLink:
         now_ns = time.monotonic_ns()
         self.send(GradientHeader(MessageKind.LEAVE, step, -1, now_ns, now_ns, 0, 0, 0.0))
         self.await_sent()
+
+    def _wait(self, work: dist.Work) -> None:
+        assert self._channel is not None, "begun before"
+        self._guarded(partial(work.wait, self._channel.timeout))
 
     def _guarded(self, action: Callable[[], _Item]) -> _Item:
         try:
@@ -152,8 +157,13 @@ def exchange(links: Sequence[ServerLink], header: GradientHeader) -> list[Server
         An error for each server that is gone; the others have answered.
     """
     lost: dict[int, ServerLostError] = {}
-    send = partial(_send, header)
-    for action in (ServerLink.expect, send, ServerLink.await_sent, ServerLink.await_weights):
+    actions: tuple[Callable[[ServerLink], None], ...] = (
+        ServerLink.expect,
+        lambda link: link.send(header),
+        ServerLink.await_sent,
+        ServerLink.await_weights,
+    )
+    for action in actions:
         for link in links:
             if link.server not in lost:
                 try:
@@ -161,10 +171,6 @@ def exchange(links: Sequence[ServerLink], header: GradientHeader) -> list[Server
                 except ServerLostError as error:
                     lost[link.server] = error
     return list(lost.values())
-
-
-def _send(header: GradientHeader, link: ServerLink) -> None:
-    link.send(header)
 
 
 # -- a worker that trains a module --------------------------------------------------------------

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
@@ -46,6 +47,8 @@ class RankChannel:
     Args:
         rank: of the peer.
     """
+
+    timeout = timedelta()
 
     def __init__(self, rank: int) -> None:
         self._rank = rank

@@ -6,6 +6,7 @@ import os
 import queue
 import threading
 import warnings
+from datetime import timedelta
 
 import pytest
 import torch
@@ -82,15 +83,17 @@ def test_turns_are_granted_in_the_order_of_asking():
 class Queues:
     """The two ends of a connection within a process, as `Channel` has them; the test is the worker."""
 
+    timeout = timedelta()
+
     def __init__(self):
         self.up, self.down = queue.SimpleQueue(), queue.SimpleQueue()
 
     def receive(self, tensor):
-        return Waiting(lambda: tensor.copy_(self.up.get()))
+        return Waiting(lambda _: tensor.copy_(self.up.get()))
 
     def send(self, tensor):
         self.down.put(tensor.clone())
-        return Waiting(lambda: None)
+        return Waiting(lambda _: None)
 
     def close(self):
         pass
