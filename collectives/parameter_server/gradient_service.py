@@ -238,7 +238,7 @@ class GradientService:
         self.lost.pop(worker, None)
         try:
             self._serve(worker, channel)
-        except RuntimeError as error:  # Gloo's: the connection is closed
+        except (RuntimeError, ValueError) as error:  # Gloo's: the connection is closed; or no gradient has come
             if self._late or not self.done:
                 self.lost[worker] = first_line(error)
         except BaseException as error:

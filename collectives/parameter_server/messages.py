@@ -114,8 +114,10 @@ class Message:
         self._losses[_LOSS] = header.loss
 
     def gradient(self) -> GradientHeader:
-        """Read the header of a gradient."""
+        """Read the header of a gradient. Raises ValueError if it is none."""
         kind, step, version, began_ns, sending_ns, mark, samples, _ = self._numbers.tolist()
+        if min(step, version, samples) < 0:
+            raise ValueError(f"expected the header of a gradient, got {self._numbers.tolist()}")
         loss = self._losses[_LOSS].item()
         return GradientHeader(MessageKind(kind), step, version, began_ns, sending_ns, mark, samples, loss)
 
