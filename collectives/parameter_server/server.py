@@ -23,7 +23,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from collectives.elastic.checkpoints.header import difference
+from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory, progress_of
+from collectives.elastic.checkpoints.header import CheckpointError, difference
 from collectives.elastic.journal import Journal
 from collectives.group.backend import NAME, register
 from collectives.parameter_server.connection import (
@@ -210,6 +211,7 @@ def serve(
             kept = ServerCheckpoints(Path(checkpoints) / f"server-{number}", state.identity, sync)
             stack.callback(kept.close)
             kept.lock(wait_s)
+            _check_shard(kept.path, len(addresses))
             progress = kept.recover(state)
             journal = Journal(kept.path)
         service = GradientService(
@@ -230,6 +232,18 @@ def serve(
         server.end()
         journal.note("ended", version=service.version, samples_done=service.samples)
         return service.progress
+
+
+def _check_shard(path: Path, servers: int) -> None:
+    """Refuse to begin anew beside servers that go on: the weights would be of two trainings."""
+    if CheckpointDirectory(path).checkpoints():
+        return
+    for number in range(servers):
+        found = progress_of(path.with_name(f"server-{number}"))
+        if found is not None and found.samples_done:
+            raise CheckpointError(
+                f"{path}: expected a checkpoint, since server-{number} has one of {found.samples_done} samples, got none"
+            )
 
 
 def _run(

@@ -441,6 +441,16 @@ def test_what_is_damaged_or_missing_is_named(tmp_path, break_it, message):
         reopened(kept)
 
 
+def test_a_shard_that_is_missing_is_named(tmp_path):
+    kept = Kept(tmp_path / "server-0")
+    kept.update()
+    kept.save()
+    with pytest.raises(
+        CheckpointError, match=r"server-1: expected a checkpoint, since server-0 has one of 2 samples, got none"
+    ):
+        served("a:1,b:1", number=1, checkpoints=tmp_path)
+
+
 def test_a_checkpoint_of_another_module_is_refused(tmp_path):
     kept = Kept(tmp_path)
     kept.update()
