@@ -263,7 +263,8 @@ def _run(
             if refusal is None:
                 server.admit(introduction.worker, partial(meeting.connect, join))
         if service.done or service.stopping:
-            waits_s = _TIMEOUT_S if service.done and server.workers else _LAST_WORKERS_S
+            computing = service.done and server.workers and not service.stopping
+            waits_s = _TIMEOUT_S if computing else _LAST_WORKERS_S
             ends_s = min(ends_s, time.monotonic() + waits_s)
             if time.monotonic() >= ends_s or not server.workers and (service.applied or service.stopping):
                 return

@@ -334,7 +334,7 @@ class Worker:
                 link.begin(meet(address, hello, self._timeout, self._backend))
                 return
             except ServerLostError:
-                if time.monotonic() >= deadline_s:
+                if time.monotonic() >= deadline_s or self._leaving.is_set():
                     raise
             time.sleep(_PAUSE_S)
 
