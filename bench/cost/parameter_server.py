@@ -26,6 +26,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.cost.benchmark import Row
 from bench.workloads.launched_rank import LaunchedRank, RankFailure, kill_ranks, launch_rank, received
@@ -34,6 +35,9 @@ from bench.workloads.rank import rank_process
 from mltcp.core.address import free_port
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.progress import progress_bar
+
+if TYPE_CHECKING:
+    from torch.nn import ParameterList
 
 _PLACE = RankPlace(None, "lo", "127.0.0.1")
 _TENSORS = 4
@@ -74,7 +78,9 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
         job.run()
         yield (row := job.row())
     if row["lost"] or row["applied_twice"]:
-        raise MltcpError(f"lost: expected 0 and 0 applied twice, got {row['lost']} and {row['applied_twice']}")
+        raise MltcpError(
+            f"lost: expected 0 and 0 applied twice, got {row['lost']} and {row['applied_twice']}"
+        )
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,7 @@ def counting_worker_main(connection: Connection, job: CountingJob, element: int)
                 )
 
 
-def _counters(parameters: int):  # type: ignore[no-untyped-def]  # torch is imported by the ranks only
+def _counters(parameters: int) -> ParameterList:
     import torch
 
     return torch.nn.ParameterList([torch.zeros(parameters // _TENSORS) for _ in range(_TENSORS)])

@@ -255,7 +255,9 @@ def _read_introduction(document: bytes) -> Introduction:
         found = Introduction(**json.loads(document))
     except (ValueError, TypeError):
         return Introduction(-1, -1, -1, {})
-    return found if type(found.worker) is int and isinstance(found.model, dict) else Introduction(-1, -1, -1, {})
+    return (
+        found if type(found.worker) is int and isinstance(found.model, dict) else Introduction(-1, -1, -1, {})
+    )
 
 
 def _introduction(join: int) -> str:

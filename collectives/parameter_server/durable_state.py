@@ -70,10 +70,8 @@ class UpdateLog:
 
     def append(self, version: int, worker: int, header: GradientHeader, payload: Tensor) -> None:
         """See `GradientLog`."""
-        content = memoryview(payload.numpy())
-        record = _RECORD.pack(
-            version, worker, header.step, header.samples, len(content), zlib.crc32(content)
-        )
+        content = payload.numpy().data
+        record = _RECORD.pack(version, worker, header.step, header.samples, len(content), zlib.crc32(content))
         self._before = self.size_bytes
         try:
             for each in (memoryview(record + _CHECK.pack(zlib.crc32(record))), content):
@@ -105,7 +103,7 @@ def read_log(path: Path, payload: Tensor, is_last: bool) -> Iterator[LoggedUpdat
     Raises:
         CheckpointError: a record is damaged, or its gradient is of another size.
     """
-    content = memoryview(payload.numpy())
+    content = payload.numpy().data
     try:
         with open(path, "r+b") as file:
             end = 0

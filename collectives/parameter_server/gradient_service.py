@@ -1,4 +1,4 @@
-"""Gradients in, weights out: applies the gradients of workers one after the other, and answers each with the weights."""
+"""Gradients in, weights out: applies gradients one after the other, and answers each with the weights."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class GradientService:
         state: ServedState,
         updates: int | None = None,
         on_update: OnUpdate = lambda _: None,
-        progress: Progress = Progress(),  # noqa: B008  # it is frozen
+        progress: Progress = Progress(),  # it is frozen
         late: bool = True,
         log: GradientLog | None = None,
         most_staleness: int | None = None,
@@ -238,7 +238,10 @@ class GradientService:
         self.lost.pop(worker, None)
         try:
             self._serve(worker, channel)
-        except (RuntimeError, ValueError) as error:  # Gloo's: the connection is closed; or no gradient has come
+        except (
+            RuntimeError,
+            ValueError,
+        ) as error:  # Gloo's: the connection is closed; or no gradient has come
             if self._late or not self.done:
                 self.lost[worker] = first_line(error)
         except BaseException as error:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import torch
-from torch import Tensor
 
 _HEADER_NUMBERS = 8
 _HEADER_BYTES = 8 * _HEADER_NUMBERS

@@ -61,7 +61,9 @@ def parts(sizes: Mapping[str, int], servers: int) -> tuple[tuple[str, ...], ...]
         UsageError: there are fewer tensors than servers.
     """
     if not 1 <= servers <= len(sizes):
-        raise UsageError(f"servers: expected 1 to {len(sizes)}, as many as the module has tensors, got {servers}")
+        raise UsageError(
+            f"servers: expected 1 to {len(sizes)}, as many as the module has tensors, got {servers}"
+        )
     loads = [0] * servers
     owner: dict[str, int] = {}
     for name in sorted(sizes, key=lambda each: -sizes[each]):

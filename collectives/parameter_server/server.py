@@ -228,7 +228,13 @@ def serve(
         journal.note("serving", version=progress.version, samples_done=progress.samples)
         meeting = MeetingPlace(addresses[number], timedelta(seconds=timeout_s), backend)
         server = ParameterServer(service, kept, checkpoint_every_s)
-        _run(server, service, meeting, Introduction(0, number, len(addresses), served_identity(module)), journal)
+        _run(
+            server,
+            service,
+            meeting,
+            Introduction(0, number, len(addresses), served_identity(module)),
+            journal,
+        )
         server.end()
         journal.note("ended", version=service.version, samples_done=service.samples)
         return service.progress
@@ -242,7 +248,8 @@ def _check_shard(path: Path, servers: int) -> None:
         found = progress_of(path.with_name(f"server-{number}"))
         if found is not None and found.samples_done:
             raise CheckpointError(
-                f"{path}: expected a checkpoint, since server-{number} has one of {found.samples_done} samples, got none"
+                f"{path}: expected a checkpoint, since server-{number} has one of {found.samples_done} samples, "
+                "got none"
             )
 
 
@@ -266,7 +273,7 @@ def _run(
             computing = service.done and server.workers and not service.stopping
             waits_s = _TIMEOUT_S if computing else _LAST_WORKERS_S
             ends_s = min(ends_s, time.monotonic() + waits_s)
-            if time.monotonic() >= ends_s or not server.workers and (service.applied or service.stopping):
+            if time.monotonic() >= ends_s or (not server.workers and (service.applied or service.stopping)):
                 return
         time.sleep(_PAUSE_S)
 

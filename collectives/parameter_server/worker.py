@@ -230,7 +230,11 @@ class Worker:
             self.close()
             raise
         self._views = [
-            (layout.views(link.outbox.payload), layout.absent(link.outbox.payload), layout.views(link.inbox.payload))
+            (
+                layout.views(link.outbox.payload),
+                layout.absent(link.outbox.payload),
+                layout.views(link.inbox.payload),
+            )
             for layout, link in zip(self._layouts, self._links, strict=True)
         ]
         self._take_weights()
@@ -282,8 +286,9 @@ class Worker:
     def step(self, loss: float = math.nan, samples: int = 1) -> Acknowledgement:
         """Send the gradients that ``backward()`` has left, wait for the weights, and clear the gradients.
 
-        On return the update is in the servers' weights and logs, and the module has the weights with it, and with those
-        of other workers. A server that is gone is waited for, and sent the gradient again; it knows what it has applied.
+        On return the update is in the servers' weights and logs, and the module has the weights with it and with those
+        of other workers. A server that is gone is waited for, and is sent the gradient again; it knows what it has
+        applied.
 
         Args:
             loss: for the servers' `Update`.
@@ -402,4 +407,3 @@ def join(
             raise UsageError(f"{name}: expected more than 0, got {shown(value)}")
     register()
     return Worker(parse_addresses(servers), module, wait_s, timeout_s, backend)
-

@@ -54,7 +54,16 @@ RULES = {
 LAYERS = {
     "mltcp": ("core", "control", "ebpf", "pacing", "daemon", "cli"),
     "mltcp.daemon": ("client", "journal", "jobs", "descriptors", "mechanisms", "service"),
-    "collectives": ("core", "transport", "recording", "gate", "agent", "group", "elastic", "parameter_server"),
+    "collectives": (
+        "core",
+        "transport",
+        "recording",
+        "gate",
+        "agent",
+        "group",
+        "elastic",
+        "parameter_server",
+    ),
     "collectives.recording": (
         *("records", "completion", "operation", "acked_bytes"),
         *("detection", "optimizer_steps", "demand", "recorder"),

@@ -217,9 +217,7 @@ def logged(side: ServerSide, on_update: Callable[[Update], None]) -> Callable[[A
     return on_applied
 
 
-def run_server(
-    job: AsyncJob, roles: Roles, rank: int, on_update: Callable[[Update], None]
-) -> ServerResult:
+def run_server(job: AsyncJob, roles: Roles, rank: int, on_update: Callable[[Update], None]) -> ServerResult:
     """Serve until the job is done; SIGTERM and SIGINT end the job earlier. A training goes on from its checkpoint.
 
     Raises:

@@ -195,7 +195,9 @@ def server_side(work: AsyncWork, part: slice, server: int) -> ServerSide:
     elements = part.stop - part.start
     if isinstance(work, ReplayWork):
         key = f"server/{server}/"
-        return ServerSide(_ReplayState(elements), lambda number: _drawn_s(work.server_s, work, f"{key}{number}"))
+        return ServerSide(
+            _ReplayState(elements), lambda number: _drawn_s(work.server_s, work, f"{key}{number}")
+        )
     module = nn.ParameterList([FlatModel(work).weights[part].clone()])
     optimizer = torch.optim.SGD(module.parameters(), lr=work.learning_rate, momentum=work.momentum)
     return ServerSide(ServedModule(module, optimizer), lambda _: work.server_s)

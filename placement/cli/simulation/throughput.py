@@ -136,7 +136,9 @@ def parse_measured(text: str) -> dict[int, float]:
     for part in text.split(","):
         workers, _, rate = part.partition("=")
         if not workers.isdecimal() or not 1 <= int(workers) <= MOST_WORKERS or int(workers) in found:
-            raise UsageError(f"--measured: expected K=RATE,..., each K once, such as 1=1.8,2=3.6, got {text!r}")
+            raise UsageError(
+                f"--measured: expected K=RATE,..., each K once, such as 1=1.8,2=3.6, got {text!r}"
+            )
         found[int(workers)] = parse_number(rate, field=f"--measured: {workers}", lowest=0)
     return found
 

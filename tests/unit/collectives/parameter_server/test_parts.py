@@ -5,7 +5,6 @@ import math
 import os
 import queue
 import threading
-import warnings
 from datetime import timedelta
 
 import pytest
@@ -216,7 +215,7 @@ class Mixed(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.half = nn.Parameter(torch.tensor([1.5, -2.0, 3.0], dtype=torch.bfloat16))
+        self.brain = nn.Parameter(torch.tensor([1.5, -2.0, 3.0], dtype=torch.bfloat16))
         self.scalar = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
         self.matrix = nn.Parameter(torch.arange(6.0).view(2, 3))
         self.tied = self.matrix
@@ -229,10 +228,10 @@ class Mixed(nn.Module):
 def test_every_type_and_shape_comes_back_bit_by_bit():
     module = Mixed()
     tensors = served_tensors(module)
-    assert list(tensors) == ["half", "scalar", "matrix", "empty", "count"]
+    assert list(tensors) == ["brain", "scalar", "matrix", "empty", "count"]
     layout = TensorLayout(tensors.values())
     payload = torch.zeros(layout.payload_bytes, dtype=torch.uint8)
-    for parameter in (module.half, module.scalar, module.matrix):
+    for parameter in (module.brain, module.scalar, module.matrix):
         parameter.grad = torch.full_like(parameter, 0.25)
     views, absent = layout.views(payload), layout.absent(payload)
     write_gradients(tensors, views, absent)
@@ -275,7 +274,10 @@ def test_a_gradient_of_no_use_is_named(bad, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: served_tensors(nn.ReLU()), "module: expected a parameter that requires a gradient, got none"),
+        (
+            lambda: served_tensors(nn.ReLU()),
+            "module: expected a parameter that requires a gradient, got none",
+        ),
         (
             lambda: served_tensors(nn.LazyLinear(3)),
             "model.weight: expected a whole tensor, got a UninitializedParameter",
@@ -290,7 +292,10 @@ def test_a_gradient_of_no_use_is_named(bad, message):
             "servers: expected host:port,host:port, each of another server, got 'a:1,a:1'",
         ),
         (lambda: parse_addresses("a"), "servers: expected unix:/path or host:port, got 'a'"),
-        (lambda: parse_addresses("a:0"), "servers: expected host:port,host:port, each of another server, got 'a:0'"),
+        (
+            lambda: parse_addresses("a:0"),
+            "servers: expected host:port,host:port, each of another server, got 'a:0'",
+        ),
         (lambda: served("a:1", updates=0), "updates: expected 1 or more, got 0"),
         (lambda: served("a:1", most_staleness=-1), "most_staleness: expected 0 or more, got -1"),
         (lambda: served("a:1", timeout_s=float("nan")), "timeout_s: expected more than 0, got nan"),
@@ -298,9 +303,9 @@ def test_a_gradient_of_no_use_is_named(bad, message):
         (lambda: join("a:1", nn.Linear(1, 1), wait_s=0), "wait_s: expected more than 0, got 0"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:Lazy modules")
 def test_bad_values_are_named(make, message):
-    with pytest.raises(UsageError) as raised, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's, of lazy modules
+    with pytest.raises(UsageError) as raised:
         make()
     assert str(raised.value) == message
 
@@ -359,7 +364,9 @@ def test_every_update_of_the_log_is_in_the_state_again(tmp_path):
         for _ in range(4):
             kept.update()
         again = reopened(kept)
-        assert again.progress == kept.progress == Progress(4 * (turn + 1), 8 * (turn + 1), {5: 4 * (turn + 1)})
+        assert (
+            again.progress == kept.progress == Progress(4 * (turn + 1), 8 * (turn + 1), {5: 4 * (turn + 1)})
+        )
         assert torch.equal(again.weight, kept.weight)
         kept = again
         if turn == 1:
@@ -415,17 +422,28 @@ def damage(path, position):
 @pytest.mark.parametrize(
     ("break_it", "message"),
     [
-        (lambda kept: damage(kept.logs()[-1], -1), r"updates-0+6.log: update 5: crc32: expected \w{8}, got \w{8}"),
-        (lambda kept: damage(kept.logs()[-1], 3), r"updates-0+6.log: expected a record at byte 0, got a damaged one"),
+        (
+            lambda kept: damage(kept.logs()[-1], -1),
+            r"updates-0+6.log: update 5: crc32: expected \w{8}, got \w{8}",
+        ),
+        (
+            lambda kept: damage(kept.logs()[-1], 3),
+            r"updates-0+6.log: expected a record at byte 0, got a damaged one",
+        ),
         (lambda kept: kept.logs()[0].rename(kept.logs()[-1]), r"updates-0+6.log: expected update 4, got 1"),
         (
-            lambda kept: [path.unlink() for path in kept.checkpoints.path.glob("checkpoint-*/*")]
-            + [path.rmdir() for path in kept.checkpoints.path.glob("checkpoint-*")],
+            lambda kept: (
+                [path.unlink() for path in kept.checkpoints.path.glob("checkpoint-*/*")]
+                + [path.rmdir() for path in kept.checkpoints.path.glob("checkpoint-*")]
+            ),
             r"expected a checkpoint beside updates-0+.log, got none",
         ),
         (
-            lambda kept: [path.unlink() for path in [*kept.logs(), *kept.checkpoints.path.glob("*06/state.pt")]],
-            r"checkpoint-0+6: it is damaged, and the updates since checkpoint-0+ are missing: expected 6 samples, got 0",
+            lambda kept: [
+                path.unlink() for path in [*kept.logs(), *kept.checkpoints.path.glob("*06/state.pt")]
+            ],
+            r"checkpoint-0+6: it is damaged, and the updates since checkpoint-0+ are missing: expected 6 "
+            "samples, got 0",
         ),
     ],
 )
@@ -446,7 +464,8 @@ def test_a_shard_that_is_missing_is_named(tmp_path):
     kept.update()
     kept.save()
     with pytest.raises(
-        CheckpointError, match=r"server-1: expected a checkpoint, since server-0 has one of 2 samples, got none"
+        CheckpointError,
+        match=r"server-1: expected a checkpoint, since server-0 has one of 2 samples, got none",
     ):
         served("a:1,b:1", number=1, checkpoints=tmp_path)
 

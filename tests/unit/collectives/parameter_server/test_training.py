@@ -103,7 +103,9 @@ def test_one_worker_trains_as_the_same_loop_without_servers_bit_by_bit(servers, 
 
     _, [(losses, values)] = run(serving, working, servers)
     parts, expected = Parts(seed=1), []
-    for batch in itertools.islice(itertools.chain.from_iterable(itertools.repeat(parts.loader())), WORKER_STEPS):
+    for batch in itertools.islice(
+        itertools.chain.from_iterable(itertools.repeat(parts.loader())), WORKER_STEPS
+    ):
         loss = parts.loss(batch)
         expected.append(loss.item())
         loss.backward()
@@ -159,9 +161,7 @@ def test_updates_of_two_workers_are_applied_in_the_order_in_which_they_are_ackno
 def test_no_gradient_is_staler_than_was_asked_for(bound):
     def serving(listed, _):
         parts, log = Parts(), []
-        serve(
-            listed, parts.module, parts.optimizer, updates=45, most_staleness=bound, on_update=log.append
-        )
+        serve(listed, parts.module, parts.optimizer, updates=45, most_staleness=bound, on_update=log.append)
         return [(update.worker, update.staleness) for update in log]
 
     def working(listed, number):
@@ -185,10 +185,14 @@ def test_bad_gradients_and_changed_modules_are_named_and_the_training_goes_on():
 
     def working(listed, _):
         parts = Parts()
-        with pytest.raises(UsageError, match=r"server 0 at .*: servers: expected 1, as this server was told, got 2"):
+        with pytest.raises(
+            UsageError, match=r"server 0 at .*: servers: expected 1, as this server was told, got 2"
+        ):
             join(f"{listed},127.0.0.1:1", parts.module, wait_s=1)
         other = nn.Sequential(nn.Linear(6, 16))
-        with pytest.raises(UsageError, match=r"server 0 at .*: model.1.weight: expected float32\[16\], got none"):
+        with pytest.raises(
+            UsageError, match=r"server 0 at .*: model.1.weight: expected float32\[16\], got none"
+        ):
             join(listed, other)
         batches = parts.loader()
         with join(listed, parts.module) as worker:
@@ -199,18 +203,24 @@ def test_bad_gradients_and_changed_modules_are_named_and_the_training_goes_on():
                 if step == 2:
                     before = parts.values()
                     parts.module[3].weight.grad[1, 2] = float("nan")
-                    with pytest.raises(GradientError, match="gradient of 3.weight: expected finite numbers, got nan"):
+                    with pytest.raises(
+                        GradientError, match=r"gradient of 3.weight: expected finite numbers, got nan"
+                    ):
                         worker.step()
                     assert all(torch.equal(before[x], y) for x, y in parts.module.named_parameters())
                     parts.module.zero_grad()
                     parts.loss(batch).backward()
                 if step == 3:
                     last, parts.module[5] = parts.module[5], nn.Linear(8, 2)
-                    with pytest.raises(UsageError, match=r"model.5.weight: expected float32\[1, 8\], got float32\[2, 8\]"):
+                    with pytest.raises(
+                        UsageError, match=r"model.5.weight: expected float32\[1, 8\], got float32\[2, 8\]"
+                    ):
                         worker.step()
                     parts.module[5] = last
                     parts.module[0].weight.requires_grad = False
-                    with pytest.raises(UsageError, match=r"model.0.weight: expected float32\[16, 6\], got none"):
+                    with pytest.raises(
+                        UsageError, match=r"model.0.weight: expected float32\[16, 6\], got none"
+                    ):
                         worker.step()
                     parts.module[0].weight.requires_grad = True
                 worker.step()
@@ -228,7 +238,7 @@ def test_a_server_that_is_gone_or_comes_back_without_its_checkpoints_is_named():
 
     def working(listed, _):
         parts = Parts()
-        with pytest.raises(ServerLostError, match="server 0 is gone: 127.0.0.1:1: nobody listens there"):
+        with pytest.raises(ServerLostError, match=r"server 0 is gone: 127.0.0.1:1: nobody listens there"):
             join("127.0.0.1:1", parts.module, wait_s=0.2)
         with join(listed, parts.module, wait_s=30) as worker:
             for batch in parts.loader():
@@ -237,7 +247,9 @@ def test_a_server_that_is_gone_or_comes_back_without_its_checkpoints_is_named():
             parts.loss(batch).backward()
             with suppress(OSError):
                 os.kill(int(os.environ["SERVER"]), signal.SIGKILL)
-            with pytest.raises(MltcpError, match="expected the 5 updates that it had or more, got 0: it was started"):
+            with pytest.raises(
+                MltcpError, match="expected the 5 updates that it had or more, got 0: it was started"
+            ):
                 worker.step()
 
     listed = addresses()

@@ -211,7 +211,8 @@ def test_what_no_g_explains_has_an_error(capsys, profile):
     assert main(["throughput", "--profile", str(profile), "--measured", "1=5.2,3=13.8,4=12,5=10"]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
     found = re.fullmatch(
-        r"g from \S+ to \S+, fitted to K = 1,3,5: mean error (\S+)%; not fitted, K = 4: \S+% \(with .* \S+%\)", line
+        r"g from \S+ to \S+, fitted to K = 1,3,5: mean error (\S+)%; not fitted, K = 4: \S+% \(with .* \S+%\)",
+        line,
     )
     assert float(found[1]) > 5
 
