@@ -138,7 +138,7 @@ def _package_row(axes: Axes, package: str, y: float) -> None:
         modules = _modules(package, layer)
         text = f"{modules} module{'' if modules == 1 else 's'}"
         box = Box(left + step * (number + 0.5), y, step - 0.07, 0.62, layer, text, colour)
-        draw_box(axes, box, 5.5 if len(layers) > 12 else 6.5 if len(layers) > 8 else 9.5)
+        draw_box(axes, box, 5.5 if len(layers) > 7 else 9.5)
 
 
 def _modules(package: str, layer: str) -> int:

@@ -7,6 +7,8 @@ one stands.
 
 from __future__ import annotations
 
+import itertools
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +16,7 @@ from typing import Any
 
 from mltcp.core.errors import UsageError
 from placement.experiments.statistics import half_interval
-from placement.model.queueing import Method, Solution, solve, solve_mixture, throughput_bound
+from placement.model.queueing import Method, Solution, solve, solve_mixture, throughput_bound, throughputs
 from placement.model.service_times import DEFAULT_SHARING, LinkSharing, ServiceTimes, service_document
 from placement.simulator.parameter_server import NetworkSettings, Sizes, simulate_network
 
@@ -36,6 +38,72 @@ class Question:
     def document(self) -> dict[str, Any]:
         """The fields of the answers' documents that repeat the question."""
         return {"servers": self.servers, "sharing": asdict(self.sharing)}
+
+
+@dataclass(frozen=True)
+class SharingFit:
+    """g of the hybrid method, fitted to measured throughputs; errors are means of relative ones, as fractions.
+
+    Attributes:
+        sharing: the g that comes closest to those with an odd number of workers.
+        fitted: these numbers.
+        error: with it there.
+        others: the even numbers, to which it was not fitted.
+        error_of_others: with it there; None if there are none.
+        papers_error_of_others: with the paper's g there.
+    """
+
+    sharing: LinkSharing
+    fitted: tuple[int, ...]
+    error: float
+    others: tuple[int, ...]
+    error_of_others: float | None
+    papers_error_of_others: float | None
+
+
+_FIT_STEPS, _FIT_ROUNDS, _SHORTEST_RAMP = 40, 3, 1e-3
+
+
+def fit_sharing(
+    service: ServiceTimes, measured: Mapping[int, float], servers: int | Sequence[float] = 1
+) -> SharingFit:
+    """Fit g, which the paper leaves to "preliminary profiling" (Section III-C, Equation 4), to odd numbers of workers.
+
+    A grid over where the ramp begins (0 to 2) and how long it is, refined around its best point. A throughput that is
+    not between those of the approximate and of the exact method is reached by no g.
+
+    Args:
+        service: the profile of one worker.
+        measured: mini-batches a second by number of workers.
+        servers: as of `Question`.
+
+    Raises:
+        UsageError: there is no odd number, or a throughput is not a finite number above 0.
+    """
+    for workers, rate in measured.items():
+        if not (math.isfinite(rate) and rate > 0):
+            raise UsageError(f"measured: expected a finite number above 0 for K = {workers}, got {rate}")
+    odd = {workers: rate for workers, rate in measured.items() if workers % 2}
+    even = {workers: rate for workers, rate in measured.items() if not workers % 2}
+    if not odd:
+        raise UsageError("measured: expected an odd number of workers or more, got none")
+
+    def error(rates: Mapping[int, float], sharing: LinkSharing) -> float:
+        found = throughputs(service, max(rates), method=Method.HYBRID, servers=servers, sharing=sharing)
+        return statistics.fmean(abs(found[workers - 1] / rate - 1) for workers, rate in rates.items())
+
+    begin = length = reach = 1.0
+    best = (error(odd, DEFAULT_SHARING), DEFAULT_SHARING)
+    for _ in range(_FIT_ROUNDS):
+        offsets = [reach * (2 * step / _FIT_STEPS - 1) for step in range(_FIT_STEPS + 1)]
+        for first, second in itertools.product(offsets, offsets):
+            low = max(0.0, begin + first)
+            sharing = LinkSharing(low, low + max(_SHORTEST_RAMP, length + second))
+            best = min(best, (error(odd, sharing), sharing), key=lambda each: each[0])
+        begin, length = best[1].threshold, best[1].full - best[1].threshold
+        reach *= 2 / _FIT_STEPS
+    others = [error(even, each) for each in (best[1], DEFAULT_SHARING)] if even else [None, None]
+    return SharingFit(best[1], tuple(sorted(odd)), best[0], tuple(sorted(even)), *others)
 
 
 @dataclass(frozen=True)

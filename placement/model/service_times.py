@@ -162,7 +162,7 @@ class LinkSharing:
     """A ramp from transfers one after the other (0) to transfers that share the link equally (1).
 
     The paper calls its values specific to its environment, and TCP's behaviour differs between congestion controls:
-    `sharing_fit` finds others from measurements.
+    ``mltcp-placement throughput --measured`` fits another to measurements.
 
     Attributes:
         threshold: the utilisation of the link below which g is 0.

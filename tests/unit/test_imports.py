@@ -54,7 +54,16 @@ RULES = {
 LAYERS = {
     "mltcp": ("core", "control", "ebpf", "pacing", "daemon", "cli"),
     "mltcp.daemon": ("client", "journal", "jobs", "descriptors", "mechanisms", "service"),
-    "collectives": ("core", "transport", "recording", "gate", "agent", "group", "elastic"),
+    "collectives": (
+        "core",
+        "transport",
+        "recording",
+        "gate",
+        "agent",
+        "group",
+        "elastic",
+        "parameter_server",
+    ),
     "collectives.recording": (
         *("records", "completion", "operation", "acked_bytes"),
         *("detection", "optimizer_steps", "demand", "recorder"),
@@ -105,10 +114,7 @@ LAYERS = {
         *(
             "job",
             "log",
-            "channel",
             "work",
-            "checkpoint",
-            "server",
             "session",
             "launch",
             "malleable_job",

@@ -14,6 +14,7 @@ from bench.workloads.job import sleep_until
 from bench.workloads.launched_rank import (
     LaunchedRank,
     RankFailure,
+    blamed,
     gather,
     kill_ranks,
     launch_rank,
@@ -132,7 +133,6 @@ def async_rank_main(
 
 
 START_DELAY_S = 0.2
-_LAST_WORDS_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -280,26 +280,5 @@ class RunningAsyncJob:
         if worker >= 0 and failure.traceback is None:
             self._lost[worker] = failure.cause
             return
-        raise self._last_words(failure).error()
-
-    def _last_words(self, first: RankFailure) -> RankFailure:
-        """The failure to report: of the servers first, with what the workers say of its checkpoint."""
-        failures = [first]
-        deadline_s = time.monotonic() + _LAST_WORDS_S
-        while (left_s := deadline_s - time.monotonic()) > 0:
-            failed = {failure.rank.number for failure in failures} | {
-                self._job.servers + worker for worker in self._lost
-            }
-            rest = [rank for rank in self._ranks if rank.number not in failed]
-            messages = received(rest, left_s) if rest else []
-            failures += [message for _, message in messages if isinstance(message, RankFailure)]
-            if not messages:
-                break
-        servers = [failure for failure in failures if failure.rank.number < self._job.servers]
-        said = [failure for failure in failures if failure.traceback is not None]
-        died = [failure for failure in servers if failure.traceback is None]
-        saved = [failure for failure in said if "its weights after" in failure.cause]
-        if died and saved:
-            cause = f"{died[0].cause}; {saved[-1].cause.partition('; ')[2]}"
-            return RankFailure(died[0].rank, cause, None)
-        return (died or servers or said)[0]
+        servers = self._job.servers
+        raise blamed(failure, [x for x in self._ranks if x.number - servers not in self._lost]).error()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -111,13 +112,14 @@ def open_server_main(connection: Connection, job: AsyncJob, place: RankPlace, di
     with rank_process(connection, place, directory):
         # Imported here, because the launcher imports this module too and needs no torch.
         from bench.workloads.group import configure_rank
-        from bench.workloads.parameter_server.server import GradientService, OpenServer
-        from bench.workloads.parameter_server.session import cpu_time
+        from bench.workloads.parameter_server.session import cpu_time, logged, met
         from bench.workloads.parameter_server.work import parameters_of, server_side
+        from collectives.parameter_server.connection import SERVER_RANK
+        from collectives.parameter_server.gradient_service import GradientService
+        from collectives.parameter_server.server import ParameterServer
 
         configure_rank(place, job.name)
-        elements = parameters_of(job.work)
-        side = server_side(job.work, slice(0, elements), 0)
+        side = server_side(job.work, slice(0, parameters_of(job.work)), 0)
         telling = threading.Lock()
 
         def say(message: object) -> None:
@@ -125,14 +127,14 @@ def open_server_main(connection: Connection, job: AsyncJob, place: RankPlace, di
                 connection.send(message)
 
         service = GradientService(
-            side, elements, job.updates, lambda update: say(Applied(update)), late=False
+            side, job.updates, logged(side, lambda update: say(Applied(update))), late=False
         )
-        server = OpenServer(
-            service, job.name, job.backend, lambda worker, cause: say(WorkerLost(worker, cause))
-        )
+        server = ParameterServer(service, on_lost=lambda worker, cause: say(WorkerLost(worker, cause)))
         with cpu_time() as cpu_s:
             while isinstance(request := connection.recv(), Admit):
-                server.admit(request.worker, request.file)
+                server.admit(request.worker, partial(met, job, request.worker, request.file, SERVER_RANK))
+            service.stop()
+            server.wait(_LAST_WORKERS_S)
             server.end()
             say(ServerEnded(cpu_s()))
 
@@ -147,17 +149,15 @@ def open_worker_main(connection: Connection, place: RankPlace, directory: Path) 
         assert isinstance(request, Join), request
         from bench.workloads.group import configure_rank
         from bench.workloads.job import tcp_flows
-        from bench.workloads.parameter_server.channel import WORKER_RANK, connect
-        from bench.workloads.parameter_server.session import Worker, cpu_time
-        from bench.workloads.parameter_server.work import parameters_of, worker_side
+        from bench.workloads.parameter_server.session import TimedWorker, cpu_time, met
+        from collectives.parameter_server.connection import WORKER_RANK
 
         job = request.job
         with cpu_time() as cpu_s:
             configure_rank(place, job.name)
-            server = connect(request.file, WORKER_RANK, f"{job.name}/{request.worker}", job.backend)
-            part = slice(0, parameters_of(job.work))
-            worker = Worker(worker_side(job.work, request.worker), [server], [part])
-            worker.receive_first()
+            server = met(job, request.worker, request.file, WORKER_RANK)
+            worker = TimedWorker(job, request.worker)
+            worker.begin([server])
             controls = frozenset(flow.congestion_control for flow in tcp_flows())
             connection.send(WorkerJoined(time.monotonic(), controls))
             threading.Thread(target=_obey, args=(connection, worker.leave), daemon=True).start()
@@ -180,6 +180,7 @@ MOST_JOINS = 4096
 """Of one job: the samples of a training are drawn by the number of the worker."""
 
 _SERVER = 0
+_LAST_WORKERS_S = 10.0
 _END_S = 20.0
 
 

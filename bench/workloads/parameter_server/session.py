@@ -9,90 +9,115 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
 from torch import Tensor
 
+from bench.workloads.group import TIMEOUT
 from bench.workloads.job import TcpFlow, tcp_flows
-from bench.workloads.parameter_server.channel import Channel, GradientHeader, Kind, Message, RankChannel
-from bench.workloads.parameter_server.checkpoint import ServerCheckpoints
-from bench.workloads.parameter_server.job import AsyncJob, slices
+from bench.workloads.parameter_server.job import AsyncJob, TrainWork, slices
 from bench.workloads.parameter_server.log import Update
-from bench.workloads.parameter_server.server import GradientService, OnUpdate, ParameterServer
 from bench.workloads.parameter_server.work import (
+    ServerSide,
     WorkerSide,
     fill_slot,
+    floats,
     parameters_of,
+    payload_bytes,
     server_side,
     worker_side,
 )
+from collectives.parameter_server.connection import SERVER_RANK, Channel, connect
+from collectives.parameter_server.durable_state import ServerCheckpoints
+from collectives.parameter_server.gradient_service import GradientService, Progress
+from collectives.parameter_server.gradient_service import Update as AppliedGradient
+from collectives.parameter_server.messages import GradientHeader, MessageKind
+from collectives.parameter_server.served_module import ServedModule
+from collectives.parameter_server.server import ParameterServer
+from collectives.parameter_server.worker import ServerLink, exchange
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.signals import stop_signals
 
 
-class ServerLostError(MltcpError):
-    """A server has died: the job cannot go on. `server` is its number."""
-
-    def __init__(self, server: int, cause: str) -> None:
-        super().__init__(f"server {server} is gone: {cause}")
-        self.server = server
-
-
-class _Link:
-    """The connection to one server, with its part of the parameters."""
-
-    def __init__(self, server: int, channel: Channel, part: slice) -> None:
-        self.server, self._channel, self.part = server, channel, part
-        elements = part.stop - part.start
-        self.outbox, self.inbox = Message(elements), Message(elements)
-        self.version = -1
-        self.stopped = False
-
-    def expect(self) -> None:
-        self._arriving = self._channel.receive(self.inbox.tensor)
-
-    def send(self) -> None:
-        self._leaving = self._channel.send(self.outbox.tensor)
-
-    def await_sent(self) -> None:
-        self._leaving.wait()
-
-    def await_weights(self) -> None:
-        self._arriving.wait()
-        kind, self.version = self.inbox.weights()
-        self.stopped = kind is Kind.STOP
-
-
-class Worker:
-    """One worker of a job.
+class RankChannel:
+    """The channel to a rank of the default group; it stays open as long as that.
 
     Args:
-        side: its computation.
-        servers: the channel to each server.
-        parts: of the parameters that each server has.
+        rank: of the peer.
     """
 
-    def __init__(self, side: WorkerSide, servers: Sequence[Channel], parts: Sequence[slice]) -> None:
-        self._side = side
+    timeout = timedelta()
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def receive(self, tensor: Tensor) -> dist.Work:
+        """See `Channel`."""
+        work = dist.irecv(tensor, self._rank)
+        assert work is not None
+        return work
+
+    def send(self, tensor: Tensor) -> dist.Work:
+        """See `Channel`."""
+        work = dist.isend(tensor, self._rank)
+        assert work is not None
+        return work
+
+    def close(self) -> None:
+        """See `Channel`."""
+
+
+def met(job: AsyncJob, worker: int, file: Path, rank: int) -> Channel:
+    """The connection of a server and a worker that meet at a file, as SERVER_RANK and WORKER_RANK.
+
+    Raises:
+        RuntimeError: the other one does not come.
+    """
+    store = dist.FileStore(str(file))
+    store.set_timeout(TIMEOUT)
+
+    def remove() -> None:
+        # Not before: the worker may have been reading it when the group was made on this side.
+        if rank == SERVER_RANK:
+            file.unlink(missing_ok=True)
+
+    return connect(store, rank, f"{job.name}/{worker}", job.backend, TIMEOUT, remove)
+
+
+class TimedWorker:
+    """One worker of a job, each step of which takes its slot of time.
+
+    Args:
+        job: its work, and the shares of its servers.
+        number: of the worker.
+    """
+
+    def __init__(self, job: AsyncJob, number: int) -> None:
+        self._side: WorkerSide = worker_side(job.work, number)
+        self._batch = job.work.batch if isinstance(job.work, TrainWork) else 1
+        self._parts = slices(parameters_of(job.work), job.shares)
+        counts = [part.stop - part.start for part in self._parts]
         self._links = [
-            _Link(server, channel, part)
-            for server, (channel, part) in enumerate(zip(servers, parts, strict=True))
+            ServerLink(server, payload_bytes(job.work, count)) for server, count in enumerate(counts)
         ]
+        self._gradients = [floats(x.outbox.payload, n) for x, n in zip(self._links, counts, strict=True)]
+        self._weights = [floats(x.inbox.payload, n) for x, n in zip(self._links, counts, strict=True)]
         self._leaving = threading.Event()
 
     def leave(self) -> None:
         """Leave the job after the present step. Safe in a signal handler."""
         self._leaving.set()
 
-    def receive_first(self) -> None:
+    def begin(self, servers: Sequence[Channel]) -> None:
         """Receive the weights that every server sends at the start.
 
         Raises:
             ServerLostError: a server is gone.
         """
-        for link in self._links:
-            _guarded(link, link.expect)
+        for link, channel in zip(self._links, servers, strict=True):
+            link.begin(channel)
         self._take_weights()
 
     def run(self) -> tuple[int, int]:
@@ -103,71 +128,37 @@ class Worker:
             WrongDataError: weights are not those that the server holds.
         """
         step = overruns = 0
-        while not self._stopped and not self._leaving.is_set():
+        while not any(link.stopped for link in self._links) and not self._leaving.is_set():
             overruns += self._step(step)
             step += 1
-        self._leave(step)
+        for link in self._links:
+            if not link.stopped:
+                link.leave(step)
         return step, overruns
-
-    def held(self) -> list[tuple[int, int, Tensor]]:
-        """The parts received last, each with its server and version; those of a server that sent none are left out."""
-        return [
-            (link.server, link.version, self._side.weights[link.part])
-            for link in self._links
-            if link.version >= 0
-        ]
-
-    @property
-    def _stopped(self) -> bool:
-        return any(link.stopped for link in self._links)
 
     def _step(self, step: int) -> bool:
         """One cycle; returns whether the computation overran its slot."""
         began_ns = time.monotonic_ns()
         loss = self._side.compute(step)
         overran = fill_slot(began_ns / 1e9, self._side.slot_s(step))
-        for link in self._links:
-            link.outbox.payload.copy_(self._side.gradients[link.part])
-            _guarded(link, link.expect)
+        for gradients, part in zip(self._gradients, self._parts, strict=True):
+            gradients.copy_(self._side.gradients[part])
         sending_ns = time.monotonic_ns()
-        for link in self._links:
-            link.outbox.set_gradient(
-                GradientHeader(Kind.GRADIENT, step, link.version, began_ns, sending_ns, overran, loss)
-            )
-            _guarded(link, link.send)
-        for link in self._links:
-            _guarded(link, link.await_sent)
+        kind = MessageKind.GRADIENT
+        header = GradientHeader(kind, step, -1, began_ns, sending_ns, int(overran), self._batch, loss)
+        if lost := exchange(self._links, header):
+            raise lost[0]
         self._take_weights()
         return overran
 
     def _take_weights(self) -> None:
-        for link in self._links:
-            _guarded(link, link.await_weights)
-            self._side.weights[link.part] = link.inbox.payload
-            self._side.check(link.inbox.payload, link.version, link.server)
-
-    def _leave(self, step: int) -> None:
-        """Tell those servers that have not said stop."""
-        for link in self._links:
-            if not link.stopped:
-                now_ns = time.monotonic_ns()
-                link.outbox.set_gradient(
-                    GradientHeader(Kind.LEAVE, step, link.version, now_ns, now_ns, False, 0.0)
-                )
-                _guarded(link, link.send)
-                _guarded(link, link.await_sent)
-
-
-def _guarded(link: _Link, action: Callable[[], None]) -> None:
-    try:
-        action()
-    except RuntimeError as error:  # Gloo's: the connection is closed
-        raise ServerLostError(link.server, str(error).splitlines()[0]) from None
+        for link, weights, part in zip(self._links, self._weights, self._parts, strict=True):
+            self._side.weights[part] = weights
+            self._side.check(weights, link.version, link.server)
 
 
 SERVER, WORKER = "server", "worker"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_RESCUE_WAIT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -216,89 +207,81 @@ def agree_on_roles(store: dist.Store, rank: int, ranks: int, role: str) -> Roles
     return Roles(servers, workers, len({boot for _, boot in said}) == 1)
 
 
-def run_server(job: AsyncJob, roles: Roles, rank: int, on_update: OnUpdate) -> ServerResult:
+def logged(side: ServerSide, on_update: Callable[[Update], None]) -> Callable[[AppliedGradient], None]:
+    """Calls `on_update` with the record of each update that the service says it has applied to `side`."""
+
+    def on_applied(applied: AppliedGradient) -> None:
+        fields = {name: value for name, value in vars(applied).items() if name not in ("mark", "samples")}
+        on_update(Update(**fields, worker_overran=bool(applied.mark), server_overran=side.overran))
+
+    return on_applied
+
+
+def run_server(job: AsyncJob, roles: Roles, rank: int, on_update: Callable[[Update], None]) -> ServerResult:
     """Serve until the job is done; SIGTERM and SIGINT end the job earlier. A training goes on from its checkpoint.
 
     Raises:
         MltcpError: all workers have died, a gradient was wrong, or a checkpoint could not be read or written.
     """
     number = roles.servers.index(rank)
-    part = slices(parameters_of(job.work), job.shares)[number]
-    elements = part.stop - part.start
-    side = server_side(job.work, part, number)
+    side = server_side(job.work, slices(parameters_of(job.work), job.shares)[number], number)
     log: list[Update] = []
 
     def on_each(update: Update) -> None:
         log.append(update)
         on_update(update)
 
-    with _checkpoints(job, number, elements) as checkpoints, cpu_time() as cpu_s:
-        found = checkpoints.newest() if checkpoints is not None else None
-        if found is not None:
-            side.load(found[1])
+    with _checkpoints(job, number, side) as checkpoints, cpu_time() as cpu_s:
+        progress = checkpoints.recover(side.served) if checkpoints is not None else Progress()
         service = GradientService(
             side,
-            elements,
             job.updates if number == 0 else None,
-            on_each,
-            found[0] if found is not None else 0,
+            logged(side, on_each),
+            # The workers are others than those of the steps that are in the weights.
+            Progress(progress.version, progress.samples),
+            log=checkpoints,
         )
-        server = ParameterServer(
-            service,
-            [RankChannel(each) for each in roles.workers],
-            checkpoints,
-            job.checkpoints.every_s if job.checkpoints else 1.0,
-        )
-        with stop_signals(lambda _: server.stop()):
-            server.serve()
-        return ServerResult(tuple(log), server.lost, tcp_flows(), cpu_s())
+        server = ParameterServer(service, checkpoints, job.checkpoints.every_s if job.checkpoints else 1.0)
+        with stop_signals(lambda _: service.stop()):
+            for worker, peer in enumerate(roles.workers):
+                server.admit(worker, lambda peer=peer: RankChannel(peer))  # type: ignore[misc]
+            server.wait()
+        server.end()
+        if len(service.lost) == job.workers and not service.stopping and not service.done:
+            raise MltcpError(
+                f"all {job.workers} workers have died after {service.applied} updates; "
+                f"the last: {list(service.lost.values())[-1]}"
+            )
+        return ServerResult(tuple(log), service.lost, tcp_flows(), cpu_s())
 
 
 def run_worker(job: AsyncJob, roles: Roles, rank: int, await_start: Callable[[], None]) -> WorkerRankResult:
     """Receive the first weights, wait for the start, and work until told to stop; SIGTERM makes it leave before.
 
     Raises:
-        MltcpError: a server has died (the weights received last are in its checkpoints), or weights were wrong.
+        MltcpError: a server has died, or weights were wrong.
     """
-    number = roles.workers.index(rank)
-    parts = slices(parameters_of(job.work), job.shares)
-    servers = [RankChannel(each) for each in roles.servers]
-    worker = Worker(worker_side(job.work, number), servers, parts)
-    try:
-        worker.receive_first()
-        await_start()
-        with stop_signals(lambda _: worker.leave()), cpu_time() as cpu_s:
-            steps, overruns = worker.run()
-            return WorkerRankResult(steps, overruns, tcp_flows(), cpu_s())
-    except ServerLostError as error:
-        saved = _rescued(job, worker, error.server)
-        raise MltcpError(f"{error}; {saved}") from None
+    worker = TimedWorker(job, roles.workers.index(rank))
+    worker.begin([RankChannel(each) for each in roles.servers])
+    await_start()
+    with stop_signals(lambda _: worker.leave()), cpu_time() as cpu_s:
+        steps, overruns = worker.run()
+        return WorkerRankResult(steps, overruns, tcp_flows(), cpu_s())
 
 
 @contextmanager
-def _checkpoints(job: AsyncJob, server: int, elements: int) -> Iterator[ServerCheckpoints | None]:
+def _checkpoints(job: AsyncJob, server: int, side: ServerSide) -> Iterator[ServerCheckpoints | None]:
     if job.checkpoints is None:
         yield None
         return
-    checkpoints = ServerCheckpoints(job, server, elements)
-    checkpoints.lock()
+    if not isinstance(side.served, ServedModule):
+        raise UsageError(f"job {job.name}: checkpoints: expected a training, got a replay")
+    checkpoints = ServerCheckpoints(job.checkpoints.of_server(server), side.served.identity)
     try:
+        checkpoints.lock()
         yield checkpoints
     finally:
-        checkpoints.release()
-
-
-def _rescued(job: AsyncJob, worker: Worker, server: int) -> str:
-    """Save the weights that a dead server has sent last; returns what became of them."""
-    if job.checkpoints is None:
-        return "no checkpoint was asked for"
-    for number, version, weights in worker.held():
-        if number == server:
-            checkpoints = ServerCheckpoints(job, server, weights.numel())
-            if checkpoints.rescue(version, weights, _RESCUE_WAIT_S) is not None:
-                return f"its weights after {version} updates are in {checkpoints.path}"
-            return f"a newer checkpoint than update {version} is in {checkpoints.path}"
-    return "it had sent no weights"
+        checkpoints.close()
 
 
 @contextmanager

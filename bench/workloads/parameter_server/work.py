@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from bench.workloads.job import WrongDataError, sleep_until
 from bench.workloads.kinds import perceptron
 from bench.workloads.parameter_server.job import ELEMENT_BYTES, AsyncWork, ReplayWork, TrainWork
+from collectives.parameter_server.gradient_service import ServedState
+from collectives.parameter_server.served_module import ServedModule, TensorLayout
 from mltcp.core.errors import UsageError
 
 _INPUTS = 16
@@ -138,23 +140,42 @@ class WorkerSide(Protocol):
         """Raise WrongDataError if weights that a server has sent are not what it holds in that version."""
 
 
-class ServerSide(Protocol):
-    """The parameters and the optimizer of a server."""
+class ServerSide:
+    """The parameters and the optimizer of a server, whose updates take their slot of time; a `ServedState`.
 
-    def apply(self, gradient: Tensor, worker: int, step: int) -> None:
-        """Change the weights by a worker's gradient."""
+    Args:
+        served: the state.
+        slot_s: the time that the n-th update should take at least, n from 1 on.
 
-    def slot_s(self, version: int) -> float:
-        """The time that the update to this version should take at least."""
+    Attributes:
+        served: the state, without slots.
+        overran: whether the last update took longer than its slot.
+    """
+
+    def __init__(self, served: ServedState, slot_s: Callable[[int], float]) -> None:
+        self.served, self._slot_s = served, slot_s
+        self.payload_bytes = served.payload_bytes
+        self.overran = False
+        self._updates = 0
+
+    def apply(self, payload: Tensor, worker: int, step: int) -> None:
+        """See `ServedState`."""
+        began_s = time.monotonic()
+        self.served.apply(payload, worker, step)
+        self._updates += 1
+        self.overran = fill_slot(began_s, self._slot_s(self._updates))
 
     def copy_to(self, payload: Tensor, version: int) -> None:
-        """Write the weights into a message."""
+        """See `ServedState`."""
+        self.served.copy_to(payload, version)
 
     def state(self) -> Mapping[str, Any]:
-        """A copy of all that a checkpoint needs."""
+        """See `ServedState`."""
+        return self.served.state()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore a checkpoint."""
+        """See `ServedState`."""
+        self.served.load(state)
 
 
 def fill_slot(began_s: float, slot_s: float) -> bool:
@@ -171,7 +192,27 @@ def worker_side(work: AsyncWork, worker: int) -> WorkerSide:
 
 def server_side(work: AsyncWork, part: slice, server: int) -> ServerSide:
     """The server's side of a work, for its part of the parameters."""
-    return _ReplayServer(work, server) if isinstance(work, ReplayWork) else _TrainServer(work, part)
+    elements = part.stop - part.start
+    if isinstance(work, ReplayWork):
+        key = f"server/{server}/"
+        return ServerSide(
+            _ReplayState(elements), lambda number: _drawn_s(work.server_s, work, f"{key}{number}")
+        )
+    module = nn.ParameterList([FlatModel(work).weights[part].clone()])
+    optimizer = torch.optim.SGD(module.parameters(), lr=work.learning_rate, momentum=work.momentum)
+    return ServerSide(ServedModule(module, optimizer), lambda _: work.server_s)
+
+
+def payload_bytes(work: AsyncWork, elements: int) -> int:
+    """The size of the messages with so many parameters, without their header."""
+    if isinstance(work, ReplayWork):
+        return ELEMENT_BYTES * elements
+    return TensorLayout([torch.empty(elements)]).payload_bytes
+
+
+def floats(payload: Tensor, elements: int) -> Tensor:
+    """The parameters in a payload."""
+    return payload[: ELEMENT_BYTES * elements].view(torch.float32)
 
 
 def parameters_of(work: AsyncWork) -> int:
@@ -226,11 +267,13 @@ class _TrainWorker:
         """Real weights have no known value; TCP's checksums have been checked."""
 
 
-class _ReplayServer:
-    def __init__(self, work: ReplayWork, server: int) -> None:
-        self._work, self._server = work, server
+class _ReplayState:
+    def __init__(self, elements: int) -> None:
+        self.payload_bytes = ELEMENT_BYTES * elements
+        self._elements = elements
 
-    def apply(self, gradient: Tensor, worker: int, step: int) -> None:
+    def apply(self, payload: Tensor, worker: int, step: int) -> None:
+        gradient = floats(payload, self._elements)
         position = step * 7919 % gradient.numel()
         expected = _pattern(worker, step)
         if gradient[position].item() != expected:
@@ -239,45 +282,11 @@ class _ReplayServer:
                 f"got {gradient[position].item()}"
             )
 
-    def slot_s(self, version: int) -> float:
-        return _drawn_s(self._work.server_s, self._work, f"server/{self._server}/{version}")
-
     def copy_to(self, payload: Tensor, version: int) -> None:
-        payload.fill_(version % _PATTERN)
+        floats(payload, self._elements).fill_(version % _PATTERN)
 
     def state(self) -> Mapping[str, Any]:
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """A replay has no state."""
-
-
-class _TrainServer:
-    def __init__(self, work: Any, part: slice) -> None:
-        self._work = work
-        self._weights = torch.nn.Parameter(FlatModel(work).weights[part].clone())
-        self._optimizer = torch.optim.SGD([self._weights], lr=work.learning_rate, momentum=work.momentum)
-
-    def apply(self, gradient: Tensor, worker: int, step: int) -> None:
-        self._weights.grad = gradient
-        self._optimizer.step()
-        self._weights.grad = None
-
-    def slot_s(self, version: int) -> float:
-        return float(self._work.server_s)
-
-    def copy_to(self, payload: Tensor, version: int) -> None:
-        payload.copy_(self._weights.detach())
-
-    def state(self) -> Mapping[str, Any]:
-        momentum = self._optimizer.state.get(self._weights, {}).get("momentum_buffer")
-        return {
-            "weights": self._weights.detach().clone(),
-            "momentum": None if momentum is None else momentum.clone(),
-        }
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        with torch.no_grad():
-            self._weights.copy_(state["weights"])
-        if state["momentum"] is not None:
-            self._optimizer.state[self._weights]["momentum_buffer"] = state["momentum"].clone()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,10 @@ from placement.experiments.worker_throughput import (
     PaperPanelResult,
     Predictions,
     Question,
+    SharingFit,
     ThroughputEstimate,
     evaluate,
+    fit_sharing,
     paper_figure,
     predict,
     predict_mixture,
@@ -43,6 +45,7 @@ examples:
   mltcp-placement throughput --profile ps.json --workers 1:30
   mltcp-placement throughput --profile ps.json --workers 1,2,4,8 --model exact,approximate,hybrid -o ps.svg
   mltcp-placement throughput --profile ps.json --servers 2 --json
+  mltcp-placement throughput --profile ps.json --measured 1=1.8,2=3.6,3=4.6,4=4.5     fits g of the hybrid model
   mltcp-placement throughput --profile ps.json --shares 0.67,0.17,0.16       unequal parameter servers
   mltcp-placement throughput --mix fast.json=4,slow.json=2                   workers that differ
   mltcp-placement throughput --figure 7                                      of the paper: 7, 11, 15
@@ -50,7 +53,8 @@ examples:
 The profile is JSON with worker_s, uplink_s, server_s and downlink_s, in seconds. The throughput is in mini-batches a
 second. Models: exact (links shared equally), approximate (first come first served, as printed in the paper, which
 can exceed the capacity), approximate-capped (at most the capacity), hybrid (first come first served at light load,
-shared at heavy load).
+shared at heavy load, in between by g). With --measured, g is fitted to the throughputs with an odd number of workers,
+and compared with those with an even one.
 """
 
 
@@ -80,6 +84,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         f"(default {DEFAULT_SHARING.threshold:g}:{DEFAULT_SHARING.full:g})",
     )
     command.add_argument(
+        "--measured", metavar="K=RATE,...", help="measured throughputs, to which --sharing is fitted"
+    )
+    command.add_argument(
         "-o", "--output", type=Path, metavar="PICTURE", help="write an SVG, PNG or PDF there"
     )
     command.add_argument("--json", action="store_true", help="one JSON document instead of the table")
@@ -92,7 +99,7 @@ def execute(options: argparse.Namespace) -> int:
 
         check_path(options.output)
     if options.figure is not None:
-        for name in ("workers", "model", "servers", "shares", "sharing"):
+        for name in ("workers", "model", "servers", "shares", "sharing", "measured"):
             if getattr(options, name) is not None:
                 raise UsageError(f"--{name}: expected only without --figure")
         return execute_figure(paper_figure(options.figure), options.output, options.json)
@@ -100,14 +107,40 @@ def execute(options: argparse.Namespace) -> int:
     if options.mix is not None:
         return _execute_mixture(options, question)
     workers = parse_workers(_WORKERS if options.workers is None else options.workers)
-    found = predict(load_service(options.profile), workers, question)
+    service, fit = load_service(options.profile), None
+    if options.measured is not None:
+        if options.sharing is not None:
+            raise UsageError("--sharing: expected only without --measured, to which it is fitted")
+        fit = fit_sharing(service, parse_measured(options.measured), question.servers)
+        question = replace(question, sharing=fit.sharing)
+    found = predict(service, workers, question)
     if options.output is not None:
         _draw(found, options.profile.stem, options.output)
     if options.json:
-        print(json.dumps(found.document(), allow_nan=False))
+        fitted = {} if fit is None else {"fit": asdict(fit)}
+        print(json.dumps({**found.document(), **fitted}, allow_nan=False))
     else:
         _show(found)
+        if fit is not None:
+            _show_fit(fit)
     return 0
+
+
+def parse_measured(text: str) -> dict[int, float]:
+    """Throughputs by number of workers, such as ``1=1.8,2=3.6``.
+
+    Raises:
+        UsageError: it is none, or a number is there twice.
+    """
+    found: dict[int, float] = {}
+    for part in text.split(","):
+        workers, _, rate = part.partition("=")
+        if not workers.isdecimal() or not 1 <= int(workers) <= MOST_WORKERS or int(workers) in found:
+            raise UsageError(
+                f"--measured: expected K=RATE,..., each K once, such as 1=1.8,2=3.6, got {text!r}"
+            )
+        found[int(workers)] = parse_number(rate, field=f"--measured: {workers}", lowest=0)
+    return found
 
 
 def parse_workers(text: str) -> list[int]:
@@ -162,7 +195,7 @@ def _sharing(text: str | None) -> LinkSharing:
 
 
 def _execute_mixture(options: argparse.Namespace, question: Question) -> int:
-    for name in ("workers", "output"):
+    for name in ("workers", "output", "measured"):
         if getattr(options, name) is not None:
             raise UsageError(f"--{name}: expected only without --mix")
     found = predict_mixture([_class(text) for text in options.mix.split(",")], question)
@@ -190,6 +223,20 @@ def _show(found: Predictions) -> None:
         soft_wrap=True,
     )
     console.print(_table(found))
+
+
+def _show_fit(fit: SharingFit) -> None:
+    names = (",".join(map(str, numbers)) for numbers in (fit.fitted, fit.others))
+    text = (
+        f"g from {fit.sharing.threshold:.3g} to {fit.sharing.full:.3g}, fitted to K = {next(names)}: "
+        f"mean error {fit.error:.1%}"
+    )
+    if fit.error_of_others is not None:
+        text += (
+            f"; not fitted, K = {next(names)}: {fit.error_of_others:.1%} "
+            f"(with g of the paper {fit.papers_error_of_others:.1%})"
+        )
+    open_console().print(text, soft_wrap=True)
 
 
 def _servers(question: Question) -> str:

@@ -1,6 +1,7 @@
 """`mltcp-placement throughput` and `profile --parameter-server`: tables, documents, pictures, exit statuses."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from placement.cli.main import main
 from placement.cli.simulation.throughput import execute_figure
 from placement.experiments.worker_throughput import FIGURES
 from placement.model.queueing import solve_mixture, throughputs
-from placement.model.service_times import ServiceTimes
+from placement.model.service_times import LinkSharing, ServiceTimes
 from tests.unit.placement.experiments.captures import training
 
 TIMES = {"worker_s": 0.029, "uplink_s": 0.072, "server_s": 0.018, "downlink_s": 0.072}
@@ -191,3 +192,40 @@ def test_a_short_capture_is_refused(capsys, tmp_path):
     assert refused(capsys, "profile", "--parameter-server", trace) == (
         f"{trace}: cycles: expected 3 or more after 5 of warm-up, got 2 (7 in all)"
     )
+
+
+@pytest.mark.parametrize("ramp", [(0.8, 1.0), (0.3, 1.2)])
+def test_a_known_g_is_found_from_odd_numbers_of_workers(capsys, profile, ramp):
+    rates = throughputs(DENSE_8_MB, 8, sharing=LinkSharing(*ramp))
+    measured = ",".join(f"{workers}={rate!r}" for workers, rate in enumerate(rates.tolist(), 1))
+    found = document(capsys, "--profile", profile, "--workers", "1:8", "--measured", measured)
+    fit = found["fit"]
+    assert (fit["fitted"], fit["others"]) == ([1, 3, 5, 7], [2, 4, 6, 8])
+    assert fit["error"] < 0.004
+    assert fit["error_of_others"] < 0.01
+    assert found["sharing"] == fit["sharing"]
+
+
+def test_what_no_g_explains_has_an_error(capsys, profile):
+    """Beyond the approximate solution, and falling as real TCP does."""
+    assert main(["throughput", "--profile", str(profile), "--measured", "1=5.2,3=13.8,4=12,5=10"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    found = re.fullmatch(
+        r"g from \S+ to \S+, fitted to K = 1,3,5: mean error (\S+)%; not fitted, K = 4: \S+% \(with .* \S+%\)",
+        line,
+    )
+    assert float(found[1]) > 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["2=3"], "measured: expected an odd number of workers or more, got none"),
+        (["1=0"], "measured: expected a finite number above 0 for K = 1, got 0.0"),
+        (["1=1,1=2"], "--measured: expected K=RATE,..., each K once, such as 1=1.8,2=3.6, got '1=1,1=2'"),
+        (["x"], "--measured: expected K=RATE,..., each K once, such as 1=1.8,2=3.6, got 'x'"),
+        (["1=2", "--sharing", "0:1"], "--sharing: expected only without --measured, to which it is fitted"),
+    ],
+)
+def test_bad_measurements_are_named(capsys, profile, arguments, message):
+    assert refused(capsys, "throughput", "--profile", profile, "--measured", *arguments) == message

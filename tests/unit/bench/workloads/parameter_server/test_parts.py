@@ -1,16 +1,13 @@
-"""The parts of an asynchronous job without processes: shares, messages, turns, figures, and what is refused."""
+"""The parts of an asynchronous job without processes: shares, models, figures, and what is refused."""
 
 import itertools
 import math
-import threading
 from dataclasses import astuple
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.workloads.parameter_server.channel import GradientHeader, Kind, Message, message_bytes
 from bench.workloads.parameter_server.job import AsyncJob, Checkpoints, ReplayWork, TrainWork, slices
 from bench.workloads.parameter_server.log import (
     Update,
@@ -20,7 +17,6 @@ from bench.workloads.parameter_server.log import (
     steady,
     throughput,
 )
-from bench.workloads.parameter_server.server import QueuedLock
 from bench.workloads.parameter_server.work import MODELS, FlatModel
 from mltcp.core.errors import MltcpError, UsageError
 
@@ -38,40 +34,6 @@ def test_slices_lie_end_to_end_and_follow_the_shares(elements, weights):
     assert all(a.stop == b.start for a, b in itertools.pairwise(found))
     for part, share in zip(found, shares, strict=True):
         assert part.stop - part.start == pytest.approx(elements * share, abs=1)
-
-
-@given(st.integers(1, 50), st.integers(0, 2**62), st.floats(allow_nan=False), st.booleans())
-def test_a_message_keeps_its_payload_and_header(elements, number, loss, overran):
-    message = Message(elements)
-    message.payload.copy_(torch.arange(elements))
-    header = GradientHeader(Kind.GRADIENT, 7, number, number, number, overran, loss)
-    message.set_gradient(header)
-    assert message.gradient() == header
-    assert message.payload.tolist() == list(range(elements))
-    message.set_weights(Kind.STOP, number)
-    assert message.weights() == (Kind.STOP, number)
-    assert message.tensor.numel() * 4 == message_bytes(elements)
-
-
-def test_turns_are_granted_in_the_order_of_asking():
-    turns, order = QueuedLock(), []
-    waiting = [threading.Event() for _ in range(5)]
-
-    def take(number):
-        waiting[number].set()
-        with turns:
-            order.append(number)
-
-    threads = [threading.Thread(target=take, args=(number,)) for number in range(5)]
-    with turns:
-        for number, thread in enumerate(threads):
-            thread.start()
-            waiting[number].wait()
-            while len(turns._waiting) <= number:
-                pass
-    for thread in threads:
-        thread.join()
-    assert order == list(range(5))
 
 
 @pytest.mark.parametrize("name", MODELS)

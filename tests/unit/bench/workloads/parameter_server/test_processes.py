@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from bench.workloads.job import RankError
-from bench.workloads.parameter_server.checkpoint import ServerCheckpoints
 from bench.workloads.parameter_server.job import AsyncJob, Checkpoints, ReplayWork, TrainWork
 from bench.workloads.parameter_server.launch import PlacedAsyncJob, launched_async, run_async_job
 from bench.workloads.parameter_server.log import losses, mean_staleness
 from bench.workloads.parameter_server.work import FlatModel
 from bench.workloads.place import RankPlace
+from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory
 from mltcp.core.address import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("store_root")]
@@ -114,20 +114,16 @@ def test_a_server_that_dies_ends_the_job_with_a_checkpoint_from_which_it_goes_on
             if update.version == 30:
                 os.kill(running.pids[0], signal.SIGKILL)
 
-        with pytest.raises(
-            RankError, match=r"rank 0: killed by SIGKILL; its weights after \d+ updates are in"
-        ):
+        with pytest.raises(RankError, match=r"rank 0: killed by SIGKILL"):
             running.result(on_update)
-    kept = ServerCheckpoints(job.job, 0, FlatModel(SMALL).weights.numel())
-    version, state = kept.newest()
-    assert version >= 28  # the worker of update 30 has the weights after its last one, which may be 28
-    assert torch.isfinite(state["weights"]).all()
     again = run_async_job(placed(SMALL, 2, 20, checkpoints=checkpoints))
-    assert again.updates[0].version == version + 1
+    # Every update that was reported is in the log, though no checkpoint was due.
+    assert again.updates[0].version > 30
     # The weights are those that had learned, not new ones.
     fresh = FlatModel(SMALL).compute(0, 0)
     assert again.updates[0].loss < fresh
-    assert kept.newest()[0] == again.updates[-1].version
+    _, header = CheckpointDirectory(checkpoints.of_server(0)).newest()
+    assert header.samples_done == again.updates[-1].version * SMALL.batch
 
 
 def test_a_job_in_the_open_with_a_role_a_rank(tmp_path):
