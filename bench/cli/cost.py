@@ -24,6 +24,7 @@ BENCHMARKS = tuple(
         ("gate", "time that a gate adds to an all-reduce of two ranks on this host"),
         ("placement-service", "submissions per second, time of a placement, and jobs lost after SIGKILL"),
         ("restart", "cost of restarts of a training with other numbers of ranks, and samples lost"),
+        ("checkpoint", "time that a training waits for its checkpoints, written at once and meanwhile"),
     )
 )
 

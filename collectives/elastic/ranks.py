@@ -14,17 +14,16 @@ _Value = TypeVar("_Value")
 
 
 class Flags:
-    """Two flags of each rank, being summed over all ranks."""
+    """Some flags of each rank, being summed over all ranks."""
 
     def __init__(self, counts: torch.Tensor, work: dist.Work | None) -> None:
         self._counts, self._work = counts, work
 
-    def wait(self) -> tuple[bool, bool]:
-        """Whether any rank has set the first, and the second."""
+    def wait(self) -> tuple[bool, ...]:
+        """Of each flag, whether any rank has set it."""
         if self._work is not None:
             self._work.wait()
-        first, second = self._counts.tolist()
-        return first > 0, second > 0
+        return tuple(count > 0 for count in self._counts.tolist())
 
 
 class Ranks:
@@ -41,13 +40,20 @@ class Ranks:
         self.count = 1 if self._alone else dist.get_world_size(group)
         self._device = torch.device("cpu") if self._alone else _device_of(group)
 
-    def start_flags(self, first: bool, second: bool) -> Flags:
-        """Begin an all-reduce of two flags; every rank must call it at the same place."""
-        counts = torch.tensor([int(first), int(second)], dtype=torch.int32, device=self._device)
+    def start_flags(self, *flags: bool) -> Flags:
+        """Begin an all-reduce of some flags; every rank must call it at the same place."""
+        counts = torch.tensor([int(each) for each in flags], dtype=torch.int32, device=self._device)
         work = None
         if self.count > 1:
             work = dist.all_reduce(counts, group=self.group, async_op=True)
         return Flags(counts, work)
+
+    def beside(self) -> Ranks:
+        """The same ranks in a Gloo group of its own, for a thread beside the training; all of them call this."""
+        if self.count == 1:
+            return self
+        members = dist.get_process_group_ranks(self.group or dist.group.WORLD)
+        return Ranks(dist.new_group(members, backend="gloo", use_local_synchronization=True))
 
     def of_first(self, value: Any) -> Any:
         """The value of rank 0, on every rank; the values of the others are ignored."""
