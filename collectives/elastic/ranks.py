@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -121,3 +124,45 @@ def _device_of(group: dist.ProcessGroup | None) -> torch.device:
     accelerator = torch.accelerator.current_accelerator()
     assert accelerator is not None
     return torch.device(accelerator.type, torch.accelerator.current_device_index())
+
+
+# -- the end of the process ---------------------------------------------------------------------
+
+
+_WORKER = "pt_gloo_runloop"
+_TASKS = Path("/proc/self/task")
+_LONGEST_S, _RESTED_S = 10.0, 0.02
+
+
+def end_orderly() -> None:
+    """Make the interpreter wait, before it is torn down, for the threads on which Gloo runs operations.
+
+    Such a thread that frees a tensor wants Python's lock. While the interpreter is torn down it would be ended where it
+    waits for that, which aborts the process. A thread that waits for the lock wakes up every 5 ms
+    (``sys.getswitchinterval``), one without work does not.
+    """
+    atexit.unregister(_await_rest)
+    atexit.register(_await_rest)
+
+
+def _await_rest() -> None:
+    end_s = time.monotonic() + _LONGEST_S
+    before: dict[str, str] | None = None
+    while (found := _switches()) != {} and (found is None or found != before) and time.monotonic() < end_s:
+        before = found
+        time.sleep(_RESTED_S)
+
+
+def _switches() -> dict[str, str] | None:
+    """How often each of Gloo's threads has waited; None if one of them runs."""
+    found = {}
+    for task in _TASKS.iterdir():
+        try:
+            status = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines())
+        except (OSError, ValueError):
+            continue  # it has ended
+        if status["Name"] == _WORKER:
+            if not status["State"].startswith("S"):
+                return None
+            found[task.name] = status["voluntary_ctxt_switches"]
+    return found

@@ -57,7 +57,7 @@ from collectives.elastic.checkpoints.header import CheckpointError, Header, iden
 from collectives.elastic.checkpoints.training_state import Stateful, is_sharded, training_state
 from collectives.elastic.gradients import GradientSum, OrderedSum, WrapperSum
 from collectives.elastic.journal import Journal
-from collectives.elastic.ranks import Flags, Ranks
+from collectives.elastic.ranks import Flags, Ranks, end_orderly
 from collectives.elastic.step_boundary import StepHooks, StopRequest
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.signals import stop_signals
@@ -85,6 +85,7 @@ class ElasticTraining:
     checkpoint, and the loop raises `Stopped`, which ends the process with status 0 unless it is caught. When all
     epochs are done, the loop ends, and a checkpoint says so. A context manager, entered after ``init_process_group``;
     without a process group the process trains alone. Every rank makes it with equal arguments.
+    The script may end as any other: no rank is torn down while a thread of Gloo is at work.
 
     Args:
         directory: of the checkpoints, on a file system that all hosts share.
@@ -281,6 +282,8 @@ class ElasticTraining:
         if threading.current_thread() is threading.main_thread():
             stack.enter_context(stop_signals(self._stop.on_signal))
         self._ranks = Ranks(self._group)
+        if self._ranks.count > 1:
+            end_orderly()
         self._division = self._divided()
         self._step_samples = self._division.parts * self._batch
         self._journal = Journal(self._directory.path if self._ranks.rank == 0 else None)
