@@ -15,6 +15,9 @@ checked: each sample of each epoch must have been seen once. A row has medians o
 ``restart_s`` is the whole, from the request or the kill to the end of the first step of the next run. Rows ``start on N
 ranks`` have what a start costs by its number of ranks: ``start_s`` from the start to the first step, and ``end_s`` from
 the last step to the last process's end. ``mltcp-bench compare --restart-cost FILE`` reads them from the file of ``-o``.
+
+With ``--micro-batches M`` a step has M micro-batches on any number of ranks, and a last row says in how many steps the
+losses of all micro-batches are those of an uninterrupted run on one rank, bit by bit.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from bench.cost.benchmark import Row
@@ -35,7 +39,7 @@ from bench.workloads.elastic.training_job import JobOptions, read_losses
 from collectives.elastic.checkpoints.checkpoint_directory import progress_of
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.progress import progress_bar
-from placement.engines.engine import HostShare, JobFailed, JobStopped
+from placement.engines.engine import HostShare, JobFailed, JobFinished, JobStopped
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
 
@@ -43,6 +47,7 @@ _HOSTS, _SLOTS = 4, 4
 _SAMPLES, _BATCH, _EPOCHS = 480, 4, 2000
 _GRACE_S = 120.0
 _MOST_STEPS = 40
+_LONG_S = 1e6
 
 Parts = dict[str, float]
 """Seconds of the parts of a restart, by name."""
@@ -70,6 +75,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint-every-s", type=float, default=0.2, metavar="S", help="between checkpoints (default 0.2)"
     )
     add("--backend", default="gloo", metavar="NAME", help="of torch.distributed (default gloo)")
+    add(
+        "--micro-batches",
+        type=int,
+        default=0,
+        metavar="M",
+        help="in each step on any number of ranks, which divides it (default 0: one a rank)",
+    )
     add("--no-kills", action="store_true", help="stop every run at a step boundary")
     add("--lab", action="store_true", help="hosts are network namespaces (needs root)")
     add(
@@ -93,6 +105,8 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
         restarts = _Restarts(training, tuple(engine.hosts), counts, options)
         restarts.run()
         yield from restarts.rows()
+        if options.micro_batches:
+            yield _compared(training.options, engine, Path(directory) / "uninterrupted")
 
 
 class _Restarts:
@@ -107,6 +121,7 @@ class _Restarts:
     ) -> None:
         self._training, self._hosts, self._counts = training, hosts, counts
         self._restarts, self._kills = options.restarts, not options.no_kills
+        self._micro_batches = options.micro_batches
         self._random = random.Random(options.seed)
         self._parts: dict[str, list[Parts]] = {}
         self._by_ranks: dict[int, list[Parts]] = {}
@@ -218,7 +233,30 @@ class _Restarts:
         header = progress_of(self._training.options.directory)
         kept = 0 if header is None else header.samples_done
         last = read_losses(self._training.options.directory)[-1]
-        return max(0, min(last[0] + last[1] * _BATCH, (last[0] // _SAMPLES + 1) * _SAMPLES) - kept)
+        step_samples = (self._micro_batches or last[1]) * _BATCH
+        return max(0, min(last[0] + step_samples, (last[0] // _SAMPLES + 1) * _SAMPLES) - kept)
+
+
+def _compared(options: JobOptions, engine: LocalEngine, directory: Path) -> Row:
+    """The losses of a training, beside those of the same one without a restart, on one rank."""
+    header = progress_of(options.directory)
+    assert header is not None
+    epochs = -(-header.samples_done // _SAMPLES)
+    alone = replace(options, directory=directory, epochs=epochs, compute_s=0.0, checkpoint_every_s=_LONG_S)
+    uninterrupted = EngineTraining(EngineEvents(engine), "uninterrupted", alone)
+    uninterrupted.start([HostShare(next(iter(engine.hosts)), (0,))])
+    event = uninterrupted.end()
+    if not isinstance(event, JobFinished):
+        raise MltcpError(f"cost restart: expected the end of an uninterrupted run, got {event}")
+    expected = {done: loss for done, _, loss in read_losses(directory)}
+    steps = [(done, loss) for done, _, loss in read_losses(options.directory) if done < header.samples_done]
+    equal = sum(expected[done] == loss for done, loss in steps)
+    return {
+        "case": "losses",
+        "micro_batches": options.micro_batches,
+        "steps": len(steps),
+        "equal_steps": equal,
+    }
 
 
 def _medians(parts: Sequence[Parts]) -> Parts:
@@ -248,6 +286,10 @@ def _rank_counts(options: argparse.Namespace) -> list[int]:
         raise UsageError(
             f"--ranks: expected numbers from 1 to {most}, separated by commas, got {options.ranks}"
         )
+    if options.micro_batches < 0 or any(options.micro_batches % count for count in counts):
+        raise UsageError(
+            f"--micro-batches: expected a multiple of each of --ranks {options.ranks}, got {options.micro_batches}"
+        )
     if options.restarts < 1:
         raise UsageError(f"--restarts: expected 1 or more, got {options.restarts}")
     return counts
@@ -264,6 +306,7 @@ def _job_options(options: argparse.Namespace, directory: Path) -> JobOptions:
         backend=options.backend,
         checkpoint_every_s=options.checkpoint_every_s,
         verify=True,
+        micro_batches=options.micro_batches,
     )
 
 

@@ -12,15 +12,18 @@ from mltcp.core.errors import UsageError, shown
 
 @dataclass(frozen=True)
 class Batch:
-    """The samples of one rank in one step, and how its loss counts.
+    """The samples of one rank in one step, or in one micro-batch of it, and how its loss counts.
 
     Attributes:
         indices: of the samples in the data set, int64; in the short last step of an epoch there may be none.
         epoch: from 0.
         step_samples: samples of all ranks in this step.
         samples_done: samples of the job before this step, over all epochs.
-        ranks: number of ranks.
-        ends_epoch: whether this is the last step of the epoch; the place to step a schedule that counts epochs.
+        ranks: number of ranks that have samples of their own.
+        ends_epoch: whether this is the last batch of the epoch; the place to step a schedule that counts epochs.
+        ends_step: whether the optimizer steps after this batch: always, unless a step has several micro-batches.
+        part: number of the micro-batch in its step; without micro-batches the rank.
+        averaged: whether gradients are averaged over ranks, as by DistributedDataParallel, or summed.
     """
 
     indices: torch.Tensor
@@ -29,6 +32,9 @@ class Batch:
     samples_done: int
     ranks: int
     ends_epoch: bool
+    ends_step: bool = True
+    part: int = 0
+    averaged: bool = True
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -37,9 +43,10 @@ class Batch:
         """The loss to call ``backward()`` on, of the sum of the losses of this rank's samples.
 
         The mean over ranks of its gradients, which DistributedDataParallel and FSDP compute, is the gradient of the
-        mean over all samples of the step, also where ranks have different numbers of samples or none.
+        mean over all samples of the step, also where ranks have different numbers of samples or none. The gradients of
+        several micro-batches are added up.
         """
-        return total * (self.ranks / self.step_samples)
+        return total * ((self.ranks if self.averaged else 1) / self.step_samples)
 
 
 # -- learning rates -----------------------------------------------------------------------------
@@ -112,14 +119,14 @@ class StepRange:
     begin: int
     end: int
 
-    def of_rank(self, rank: int, ranks: int) -> range:
-        """The positions of one rank: consecutive ones, of which two ranks have equally many or differ by one.
+    def part(self, number: int, parts: int) -> range:
+        """The positions of one part: consecutive ones, of which two parts have equally many or differ by one.
 
-        In a full step every rank has its whole batch. In the short last step of an epoch a rank may have none.
+        In a full step every part is a whole batch. In the short last step of an epoch a part may be empty.
         """
-        count, more = divmod(self.end - self.begin, ranks)
-        begin = self.begin + rank * count + min(rank, more)
-        return range(begin, begin + count + (rank < more))
+        count, more = divmod(self.end - self.begin, parts)
+        begin = self.begin + number * count + min(number, more)
+        return range(begin, begin + count + (number < more))
 
 
 def step_range(samples_done: int, epoch_samples: int, step_samples: int) -> StepRange:
@@ -134,30 +141,62 @@ def step_range(samples_done: int, epoch_samples: int, step_samples: int) -> Step
     return StepRange(epoch, begin, min(epoch_samples, begin + step_samples))
 
 
-class EpochOrder:
-    """The permutation of the samples in each epoch, a function of the seed and the epoch alone.
+@dataclass(frozen=True)
+class Division:
+    """The division of a step into parts, and which of them are a rank's: every `ranks`-th.
 
-    Args:
-        epoch_samples: samples in an epoch.
-        seed: 0 to `HIGHEST_SEED`.
+    Without micro-batches a step has as many parts as ranks. With them the number is the same for any number of ranks,
+    so that the samples of a part, and its random numbers, do not depend on it.
+
+    Attributes:
+        parts: number of parts, a multiple of `ranks`.
+        rank: that has the parts `rank`, `rank + ranks`, ...
+        ranks: number of ranks.
     """
 
-    def __init__(self, epoch_samples: int, seed: int) -> None:
-        self._samples, self._seed = epoch_samples, seed
-        self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
+    parts: int
+    rank: int
+    ranks: int
 
-    def indices(self, step: StepRange, rank: int, ranks: int) -> torch.Tensor:
-        """The samples of a rank in a step, as an int64 tensor of indices into the data set."""
-        if step.epoch != self._epoch:
+    @property
+    def mine(self) -> range:
+        """The numbers of this rank's parts."""
+        return range(self.rank, self.parts, self.ranks)
+
+
+def check_divisor(ranks: int, micro_batches: int) -> None:
+    """Check that all ranks get equally many micro-batches of a step; raises UsageError."""
+    if micro_batches % ranks:
+        divisors = ", ".join(str(each) for each in range(1, micro_batches + 1) if micro_batches % each == 0)
+        raise UsageError(
+            f"ranks: expected a divisor of {micro_batches} micro_batches ({divisors}), got {ranks}"
+        )
+
+
+class EpochOrder:
+    """The order of the samples in each epoch: a permutation, which is a function of the seed and the epoch alone.
+
+    Args:
+        samples: of the data set; an epoch that is shorter takes the first ones of its order.
+        seed: 0 to `HIGHEST_SEED`; None: the samples' own order, as of a stream.
+    """
+
+    def __init__(self, samples: int, seed: int | None) -> None:
+        self._samples, self._seed = samples, seed
+        self._epoch, self._order = -1, torch.arange(samples)
+
+    def indices(self, step: StepRange, number: int, parts: int) -> torch.Tensor:
+        """The samples of a part of a step, as an int64 tensor of indices into the data set."""
+        if self._seed is not None and step.epoch != self._epoch:
             generator = torch.Generator().manual_seed(_mixed(self._seed, step.epoch, 0))
             self._order, self._epoch = torch.randperm(self._samples, generator=generator), step.epoch
-        positions = step.of_rank(rank, ranks)
+        positions = step.part(number, parts)
         return self._order[positions.start : positions.stop]
 
 
-def step_seed(seed: int, samples_done: int, rank: int) -> int:
-    """The seed of a rank's random numbers (dropout, augmentation) in the step that begins at this position."""
-    return _mixed(seed, samples_done, rank + 1)
+def step_seed(seed: int, samples_done: int, part: int) -> int:
+    """The seed of a part's random numbers (dropout, augmentation) in the step that begins at this position."""
+    return _mixed(seed, samples_done, part + 1)
 
 
 def _mixed(seed: int, position: int, stream: int) -> int:

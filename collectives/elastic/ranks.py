@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -14,17 +17,16 @@ _Value = TypeVar("_Value")
 
 
 class Flags:
-    """Two flags of each rank, being summed over all ranks."""
+    """Some flags of each rank, being summed over all ranks."""
 
     def __init__(self, counts: torch.Tensor, work: dist.Work | None) -> None:
         self._counts, self._work = counts, work
 
-    def wait(self) -> tuple[bool, bool]:
-        """Whether any rank has set the first, and the second."""
+    def wait(self) -> tuple[bool, ...]:
+        """Of each flag, whether any rank has set it."""
         if self._work is not None:
             self._work.wait()
-        first, second = self._counts.tolist()
-        return first > 0, second > 0
+        return tuple(count > 0 for count in self._counts.tolist())
 
 
 class Ranks:
@@ -41,13 +43,20 @@ class Ranks:
         self.count = 1 if self._alone else dist.get_world_size(group)
         self._device = torch.device("cpu") if self._alone else _device_of(group)
 
-    def start_flags(self, first: bool, second: bool) -> Flags:
-        """Begin an all-reduce of two flags; every rank must call it at the same place."""
-        counts = torch.tensor([int(first), int(second)], dtype=torch.int32, device=self._device)
+    def start_flags(self, *flags: bool) -> Flags:
+        """Begin an all-reduce of some flags; every rank must call it at the same place."""
+        counts = torch.tensor([int(each) for each in flags], dtype=torch.int32, device=self._device)
         work = None
         if self.count > 1:
             work = dist.all_reduce(counts, group=self.group, async_op=True)
         return Flags(counts, work)
+
+    def beside(self) -> Ranks:
+        """The same ranks in a Gloo group of its own, for a thread beside the training; all of them call this."""
+        if self.count == 1:
+            return self
+        members = dist.get_process_group_ranks(self.group or dist.group.WORLD)
+        return Ranks(dist.new_group(members, backend="gloo", use_local_synchronization=True))
 
     def of_first(self, value: Any) -> Any:
         """The value of rank 0, on every rank; the values of the others are ignored."""
@@ -115,3 +124,45 @@ def _device_of(group: dist.ProcessGroup | None) -> torch.device:
     accelerator = torch.accelerator.current_accelerator()
     assert accelerator is not None
     return torch.device(accelerator.type, torch.accelerator.current_device_index())
+
+
+# -- the end of the process ---------------------------------------------------------------------
+
+
+_WORKER = "pt_gloo_runloop"
+_TASKS = Path("/proc/self/task")
+_LONGEST_S, _RESTED_S = 10.0, 0.02
+
+
+def end_orderly() -> None:
+    """Make the interpreter wait, before it is torn down, for the threads on which Gloo runs operations.
+
+    Such a thread that frees a tensor wants Python's lock. While the interpreter is torn down it would be ended where it
+    waits for that, which aborts the process. A thread that waits for the lock wakes up every 5 ms
+    (``sys.getswitchinterval``), one without work does not.
+    """
+    atexit.unregister(_await_rest)
+    atexit.register(_await_rest)
+
+
+def _await_rest() -> None:
+    end_s = time.monotonic() + _LONGEST_S
+    before: dict[str, str] | None = None
+    while (found := _switches()) != {} and (found is None or found != before) and time.monotonic() < end_s:
+        before = found
+        time.sleep(_RESTED_S)
+
+
+def _switches() -> dict[str, str] | None:
+    """How often each of Gloo's threads has waited; None if one of them runs."""
+    found = {}
+    for task in _TASKS.iterdir():
+        try:
+            status = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines())
+        except (OSError, ValueError):
+            continue  # it has ended
+        if status["Name"] == _WORKER:
+            if not status["State"].startswith("S"):
+                return None
+            found[task.name] = status["voluntary_ctxt_switches"]
+    return found

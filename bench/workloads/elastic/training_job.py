@@ -53,7 +53,8 @@ class JobOptions:
         seed: of data, model and order.
         backend: of torch.distributed.
         checkpoint_every_s: between checkpoints.
-        verify: count samples, and record the loss of every step; costs two more all-reduces a step.
+        verify: count samples, and record the loss of every step; costs two more collectives a batch.
+        micro_batches: in each step, for any number of ranks; 0: a step has as many as there are ranks.
     """
 
     directory: Path
@@ -66,6 +67,7 @@ class JobOptions:
     backend: str = "gloo"
     checkpoint_every_s: float = 300.0
     verify: bool = False
+    micro_batches: int = 0
 
     def arguments(self) -> list[str]:
         """The arguments of this module's command that stand for these options."""
@@ -73,6 +75,7 @@ class JobOptions:
             **{"samples": self.samples, "batch": self.batch, "epochs": self.epochs},
             **{"parameters": self.parameters, "compute-s": self.compute_s, "seed": self.seed},
             **{"backend": self.backend, "checkpoint-every-s": self.checkpoint_every_s},
+            "micro-batches": self.micro_batches,
         }
         flags = ["--verify"] if self.verify else []
         return [os.fspath(self.directory), *(f"--{name}={value}" for name, value in values.items()), *flags]
@@ -131,10 +134,11 @@ class TrainingJob:
         module = nn.Sequential(nn.Dropout(_DROPOUT), *perceptron(options.parameters))
         self._inputs = torch.randn(options.samples, _INPUTS)
         self._targets = self._inputs.mean(dim=1, keepdim=True).mul(4).tanh()
-        self._model = DistributedDataParallel(module, init_sync=False)
+        self._model = module if options.micro_batches else DistributedDataParallel(module, init_sync=False)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.05, momentum=0.9)
         self._schedule = torch.optim.lr_scheduler.ExponentialLR(self._optimizer, 0.95)
         self._counts = SampleCounts(options.samples, options.epochs)
+        self._losses: list[str] = []
 
     def run(self) -> None:
         """Train until all epochs are done, or until the job is asked to stop, which ends the process."""
@@ -148,7 +152,8 @@ class TrainingJob:
                 samples=options.samples,
                 batch=options.batch,
                 epochs=options.epochs,
-                scaling=linear_in_batch(options.batch),
+                scaling=linear_in_batch(options.batch * max(1, options.micro_batches)),
+                micro_batches=options.micro_batches or None,
                 others={"counts": self._counts} if options.verify else None,
                 seed=options.seed,
                 checkpoint_every_s=options.checkpoint_every_s,
@@ -164,13 +169,15 @@ class TrainingJob:
 
     def _step(self, batch: Batch) -> None:
         begin_s = time.monotonic()
-        compute_s = self._options.compute_s * -(-batch.step_samples // batch.ranks) / self._options.batch
+        parts = self._options.micro_batches or batch.ranks
+        compute_s = self._options.compute_s * -(-batch.step_samples // parts) / self._options.batch
         outputs = self._model(self._inputs[batch.indices])
         loss = nn.functional.mse_loss(outputs, self._targets[batch.indices], reduction="sum")
         sleep_until(begin_s + compute_s)
         batch.mean(loss).backward()
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        if batch.ends_step:
+            self._optimizer.step()
+            self._optimizer.zero_grad()
         if batch.ends_epoch:
             self._schedule.step()
         if self._options.verify:
@@ -178,9 +185,14 @@ class TrainingJob:
             self._record(batch, loss.detach())
 
     def _record(self, batch: Batch, loss: torch.Tensor) -> None:
-        dist.all_reduce(loss)
+        losses = [torch.empty_like(loss) for _ in range(batch.ranks)]
+        dist.all_gather(losses, loss)
+        self._losses += [float(each).hex() for each in losses]  # in the order of parts
+        if not batch.ends_step:
+            return
+        step, self._losses = " ".join(self._losses), []
         if dist.get_rank() == 0:
-            line = {"samples_done": batch.samples_done, "ranks": batch.ranks, "loss": float(loss).hex()}
+            line = {"samples_done": batch.samples_done, "ranks": batch.ranks, "loss": step}
             with open(self._options.directory / LOSSES, "a") as file:
                 file.write(json.dumps(line) + "\n")
 
@@ -216,7 +228,7 @@ def read_progress(directory: Path) -> int:
 
 
 def read_losses(directory: Path) -> list[tuple[int, int, str]]:
-    """Samples done before, ranks and loss of each step that led to the last one; steps that were done again count once.
+    """Samples done before, ranks and the parts' losses of each step that led to the last; one done again counts once.
 
     A step whose checkpoint was lost is replaced by the one that a later run did from the same position.
     """
@@ -252,8 +264,8 @@ def main() -> None:
 def _options() -> JobOptions:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("directory", type=Path)
-    for name in ("samples", "batch", "epochs", "parameters", "seed"):
-        parser.add_argument(f"--{name}", type=int, default=getattr(JobOptions, name))
+    for name in ("samples", "batch", "epochs", "parameters", "seed", "micro_batches"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(JobOptions, name))
     for name in ("compute_s", "checkpoint_every_s"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(JobOptions, name))
     parser.add_argument("--backend", default=JobOptions.backend)

@@ -46,8 +46,8 @@ def test_the_last_step_of_an_epoch_is_short_and_none_crosses_epochs():
     assert step_range(0, 10, 8) == StepRange(0, 0, 8)
     assert step_range(8, 10, 8) == StepRange(0, 8, 10)
     assert step_range(10, 10, 8) == StepRange(1, 0, 8)
-    assert [list(StepRange(0, 8, 10).of_rank(rank, 4)) for rank in range(4)] == [[8], [9], [], []]
-    assert [list(StepRange(0, 0, 7).of_rank(rank, 3)) for rank in range(3)] == [[0, 1, 2], [3, 4], [5, 6]]
+    assert [list(StepRange(0, 8, 10).part(rank, 4)) for rank in range(4)] == [[8], [9], [], []]
+    assert [list(StepRange(0, 0, 7).part(rank, 3)) for rank in range(3)] == [[0, 1, 2], [3, 4], [5, 6]]
 
 
 def test_the_order_is_a_function_of_seed_and_epoch():

@@ -3,10 +3,10 @@
 import errno
 import fcntl
 import hashlib
-import json
 import os
 import pickle
 import signal
+import threading
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,8 +18,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bench.workloads.elastic.training_job import SampleCounts
 from collectives.elastic.batches import EpochOrder, linear_in_batch, step_range, step_seed
-from collectives.elastic.checkpoints.checkpoint_directory import CheckpointsInUse, RunLock, progress_of
+from collectives.elastic.checkpoints.checkpoint_directory import (
+    CheckpointDirectory,
+    CheckpointsInUse,
+    RunLock,
+    progress_of,
+)
 from collectives.elastic.checkpoints.header import CheckpointError, Segment, encoded, read_header, stored_file
+from collectives.elastic.checkpoints.state_copy import StateCopy
 from collectives.elastic.journal import read_journal
 from collectives.elastic.training import ElasticTraining, Stopped
 from mltcp.core.errors import MltcpError, UsageError
@@ -359,52 +365,78 @@ def whole(model, optimizer):
     return parameters, moments
 
 
-def train_sharded(rank, ranks, directory, stop_at):
-    """The values at the beginning and at the end, and what is wrong with the sample counts."""
+def sharded(model, ranks, tensor_parallel):
+    """Shard a perceptron over all ranks, or by layers over `tensor_parallel` and then over the rest: the data mesh."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+    names = ("dp", "tp")
+    mesh = init_device_mesh("cpu", (ranks // tensor_parallel, tensor_parallel), mesh_dim_names=names)
+    if tensor_parallel > 1:
+        parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    if tensor_parallel < ranks:
+        fully_shard(model, mesh=mesh["dp"])
+    return mesh["dp"]
+
+
+def train_sharded(rank, ranks, directory, stop_at, tensor_parallel=1, options=None):
+    """The values at the beginning and at the end, and what is wrong with the sample counts."""
     torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+    model = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 1))
     inputs = torch.randn(SAMPLES, 6)
-    fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
+    mesh = sharded(model, ranks, tensor_parallel)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     parts = Parts(distributed=False)
     parts.called, parts.optimizer = model, optimizer
-    with suppress(Stopped), elastic(parts, directory, schedule=None) as training:
+    given = {"schedule": None, "data_parallel": mesh, **(options or {})}
+    with suppress(Stopped), elastic(parts, directory, **given) as training:
         before = whole(model, optimizer)
         for batch in training:
             if batch.samples_done >= stop_at and rank == 0:
                 os.kill(os.getpid(), signal.SIGTERM)
             own = inputs[batch.indices]
             batch.mean((model(own) - own.mean(1, keepdim=True)).square().sum()).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            parts.counts.add(batch)
-    return before, whole(model, optimizer), parts.counts.faults(training.samples_done)
+            if batch.ends_step:
+                optimizer.step()
+                optimizer.zero_grad()
+            if mesh.size() == ranks:
+                parts.counts.add(batch)
+    faults = parts.counts.faults(training.samples_done) if mesh.size() == ranks else []
+    return before, whole(model, optimizer), faults
 
 
-def test_sharded_state_goes_on_with_another_number_of_ranks(tmp_path):
-    first = run_ranks(train_sharded, 2, "gloo", None, 60.0, tmp_path, 30)
-    second = run_ranks(train_sharded, 3, "gloo", None, 60.0, tmp_path, 60)
-    assert all(each[2] == [] for each in (*first, *second))
-    assert second[0][0] == first[0][1], "parameters and moments come back bit by bit"
-    assert len(first[0][1][1]) == 4
+@pytest.mark.parametrize(
+    ("tensor_parallel", "options"),
+    [
+        ((1, 1, 1), {"micro_batches": 12, "batch": 1}),
+        ((2, 4, 3), {}),
+        ((2, 2, 1), {"async_checkpoints": True, "checkpoint_every_s": 1e-9}),
+    ],
+    ids=["fsdp", "tensor parallel", "both"],
+)
+def test_sharded_state_is_divided_anew_among_two_four_and_three_ranks(tmp_path, tensor_parallel, options):
+    values = None
+    for ranks, tensor, stop_at in zip((2, 4, 3), tensor_parallel, (20, 60, 100), strict=True):
+        results = run_ranks(train_sharded, ranks, "gloo", None, 60.0, tmp_path, stop_at, tensor, options)
+        assert tensor_parallel != (1, 1, 1) or all(faults == [] for *_, faults in results)
+        before, after, _ = results[0]
+        assert values is None or before == values, "parameters and moments come back bit by bit"
+        assert len(after[1]) == 4
+        values = after
     header = progress_of(tmp_path)
     assert header.state == "sharded"
-    assert header.segments == (Segment(0, 40, 2), Segment(40, 74, 3))
+    assert [segment.ranks for segment in header.segments] == [2, 4, 3]
     assert sorted(header.files) == [".metadata", "__0_0.distcp", "__1_0.distcp", "__2_0.distcp", "others.pt"]
-    damaged = tmp_path / "checkpoint-000000000000074" / "__1_0.distcp"
-    os.truncate(damaged, 10)
-    document = json.loads((damaged.parent / "header.json").read_text())
-
-    def refused(rank, ranks):
+    shard = CheckpointDirectory(tmp_path).newest()[0] / "__1_0.distcp"
+    for damage, text in (
+        (lambda: os.truncate(shard, 10), f"size: expected {header.files[shard.name].bytes} bytes, got 10"),
+        (shard.unlink, "No such file or directory"),
+    ):
+        damage()
         with pytest.raises(CheckpointError) as error:
-            train_sharded(rank, ranks, tmp_path, 0)
-        return str(error.value)
-
-    size = document["files"]["__1_0.distcp"]["bytes"]
-    assert run_ranks(refused, 1, "gloo")[0].startswith(f"{damaged}: size: expected {size} bytes, got 10")
+            CheckpointDirectory(tmp_path).newest()
+        assert str(error.value).startswith(f"{shard}: {text}; checkpoint-")
 
 
 def test_samples_are_loaded_ahead_in_the_order_of_the_batches(tmp_path):
@@ -560,3 +592,278 @@ def test_a_hostile_sharded_checkpoint_is_refused_on_all_ranks_and_runs_nothing(t
     expected = f"{checkpoint}/.metadata: expected classes of torch.distributed.checkpoint, got posix.mkdir"
     assert run_ranks(refused, 2, "gloo") == [expected] * 2
     assert not ran.exists()
+
+
+# -- the same batch for any number of ranks -----------------------------------------------------
+
+MICRO_BATCHES = 12
+
+
+def train_in_order(rank, ranks, directory, stop_at=None, options=None):
+    """The losses of this rank's micro-batches by position and number, and a digest of the parameters."""
+    parts, losses = Parts(distributed=False), []
+    given = {"micro_batches": MICRO_BATCHES, "batch": 1, "scaling": None, **(options or {})}
+    with suppress(Stopped), elastic(parts, directory, **given) as training:
+        for batch in training:
+            if stop_at is not None and batch.samples_done >= stop_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            loss = parts.loss(batch.indices)
+            batch.mean(loss).backward()
+            losses.append((batch.samples_done, batch.part, loss.item().hex()))
+            parts.counts.add(batch)
+            if batch.ends_step:
+                nn.utils.clip_grad_norm_(parts.model.parameters(), 0.1)
+                parts.optimizer.step()
+                parts.optimizer.zero_grad()
+            if batch.ends_epoch:
+                parts.schedule.step()
+    return losses, parts.digest(), parts.counts.faults(training.samples_done)
+
+
+def test_losses_do_not_depend_on_the_number_of_ranks(tmp_path):
+    expected, digest, _ = run_ranks(train_in_order, 1, None, None, 60.0, tmp_path / "alone")[0]
+    assert len(expected) == EPOCHS * -(-SAMPLES // MICRO_BATCHES) * MICRO_BATCHES
+    found, stops = [], (12, 40, 74, TOTAL)
+    for ranks, stop_at in zip((2, 4, 1, 3), stops, strict=True):
+        results = run_ranks(train_in_order, ranks, "mltcp", None, 60.0, tmp_path / "changed", stop_at)
+        assert all(faults == [] for *_, faults in results)
+        found += [loss for losses, *_ in results for loss in losses]
+    assert sorted(found) == sorted(expected)
+    assert {each[1] for each in results} == {digest}
+    ranks = [segment.ranks for segment in progress_of(tmp_path / "changed").segments]
+    assert ranks == [2, 4, 1, 3]
+
+
+def test_a_wrapped_model_has_the_same_batches_with_losses_equal_up_to_rounding(tmp_path):
+    def body(rank, ranks):
+        parts, losses = Parts(distributed=ranks > 1), []
+        with elastic(parts, tmp_path / str(ranks), micro_batches=4, in_order=False) as training:
+            for batch in training:
+                loss = parts.loss(batch.indices)
+                batch.mean(loss).backward()
+                losses.append((batch.samples_done, batch.part, loss.item()))
+                if batch.ends_step:
+                    parts.optimizer.step()
+                    parts.optimizer.zero_grad()
+        return losses
+
+    alone = sorted(run_ranks(body, 1, None)[0])
+    both = sorted(loss for losses in run_ranks(body, 2, "gloo") for loss in losses)
+    assert [each[:2] for each in both] == [each[:2] for each in alone]
+    assert [each[2] for each in both] == pytest.approx([each[2] for each in alone], rel=1e-4)
+
+
+def test_a_number_of_ranks_that_does_not_divide_the_step_is_named_and_the_state_kept(tmp_path):
+    run_ranks(train_in_order, 1, None, None, 60.0, tmp_path, 12)
+    before = progress_of(tmp_path)
+
+    def body(rank, ranks):
+        with pytest.raises(UsageError) as error:
+            train_in_order(rank, ranks, tmp_path)
+        return str(error.value)
+
+    text = "ranks: expected a divisor of 12 micro_batches (1, 2, 3, 4, 6, 12), got 5"
+    assert run_ranks(body, 5, "gloo") == [text] * 5
+    assert progress_of(tmp_path) == before
+
+
+def test_misuse_of_micro_batches_is_named(tmp_path):
+    def step_each_batch(training, parts, batch):
+        parts.optimizer.step()
+
+    def backward_twice(training, parts, batch):
+        parts.loss(batch.indices).backward()
+
+    parts = Parts(distributed=False)
+    for misuse, text in (
+        (step_each_batch, "optimizer: expected its step after the last micro-batch only"),
+        (backward_twice, "backward: expected one call in each micro-batch"),
+    ):
+        with elastic(parts, tmp_path, micro_batches=2) as training:
+            batch = next(iter(training))
+            parts.loss(batch.indices).backward()
+            with pytest.raises(UsageError, match=text):
+                misuse(training, parts, batch)
+    parts.model.append(nn.BatchNorm1d(1))
+    with pytest.raises(
+        UsageError, match=r"model\.6: expected layers without running statistics.*got BatchNorm1d"
+    ):
+        elastic(parts, tmp_path / "norm", micro_batches=2).__enter__()
+
+
+def test_the_samples_that_fill_no_step_are_left_out_of_an_epoch(tmp_path):
+    parts = Parts(distributed=False)
+    seen = []
+    with elastic(parts, tmp_path, micro_batches=4, drop_last=True, others=None) as training:
+        for batch in training:
+            seen.append((batch.epoch, batch.indices))
+    assert training.complete
+    assert training.samples_done == EPOCHS * 48
+    epochs = [torch.cat([indices for epoch, indices in seen if epoch == number]) for number in range(EPOCHS)]
+    assert all(len(each.unique()) == 48 for each in epochs)
+    assert len(torch.cat(epochs).unique()) == SAMPLES, "other ones are left out each time"
+
+
+# -- checkpoints while training goes on ---------------------------------------------------------
+
+
+def test_a_checkpoint_written_meanwhile_has_the_state_of_its_step(tmp_path):
+    plain = run_ranks(train_in_order, 2, "gloo", None, 60.0, tmp_path / "plain")
+    often = {"checkpoint_every_s": 1e-9, "async_checkpoints": True}
+
+    def body(rank, ranks, stop_at):
+        try:
+            return train_in_order(rank, ranks, tmp_path / "async", stop_at, often)
+        except RuntimeError:
+            return "failed"
+
+    def killed(rank, ranks):
+        def die_after_a_checkpoint(*_):
+            while not list((tmp_path / "async").glob("checkpoint-*")):
+                threading.Event().wait(0.01)
+            os._exit(9)
+
+        if rank == 1:
+            os.kill = die_after_a_checkpoint
+        return body(rank, ranks, 40)
+
+    with started(killed, 2, "gloo", None, 60.0) as running:
+        running.results(allow_death=True)
+    begin = progress_of(tmp_path / "async").samples_done
+    assert 0 < begin <= 50
+    results = run_ranks(body, 3, "gloo", None, 60.0, TOTAL)
+    after = sorted(loss for losses, *_ in results for loss in losses)
+    assert after == sorted(loss for losses, *_ in plain for loss in losses if loss[0] >= begin)
+    assert {each[1] for each in results} == {plain[0][1]}
+    assert all(each[2] == [] for each in results)
+    events = [each for each in read_journal(tmp_path / "async") if each["event"] == "checkpoint"]
+    assert events[-1]["why"] == "complete"
+    assert "due" in {each["why"] for each in events}
+
+
+def test_an_async_checkpoint_that_cannot_be_written_fails_all_ranks_and_leaves_the_last_one(tmp_path):
+    run_ranks(train_in_order, 1, None, None, 60.0, tmp_path, 20)
+    kept = progress_of(tmp_path)
+
+    def body(rank, ranks):
+        from collectives.elastic.checkpoints import training_state
+
+        def full(path, state):
+            raise OSError(28, "No space left on device")
+
+        training_state.write_values = full
+        options = {"checkpoint_every_s": 1e-9, "async_checkpoints": True}
+        with pytest.raises(CheckpointError) as error:
+            train_in_order(rank, ranks, tmp_path, None, options)
+        return str(error.value)
+
+    errors = run_ranks(body, 2, "gloo")
+    assert errors[0] == errors[1]
+    assert errors[0].endswith("rank 0 could not write: No space left on device")
+    assert progress_of(tmp_path) == kept
+
+
+def test_a_copy_holds_the_values_of_when_it_was_made():
+    weight, buffer = torch.ones(3), torch.ones(2)
+    state = {
+        "model": {"weight": weight.detach(), "tied": weight.detach(), "buffer": buffer},
+        "step": [1, {"a": buffer}],
+    }
+    copy = StateCopy(state, [weight])
+    buffer.zero_()
+    copy.finish()
+    weight.zero_()
+    assert copy.state["model"]["weight"].tolist() == [1, 1, 1]
+    assert copy.state["model"]["weight"] is copy.state["model"]["tied"]
+    assert copy.state["model"]["buffer"].tolist() == [1, 1]
+    assert copy.state["step"][1]["a"].tolist() == [1, 1]
+
+
+def test_a_tensor_that_changes_while_it_is_copied_is_named():
+    weight = torch.ones(3)
+    copy = StateCopy({"model": {"weight": weight}}, [weight])
+    weight.zero_()
+    with pytest.raises(
+        CheckpointError, match=r"model\.weight: expected no change between an optimizer's steps"
+    ):
+        copy.finish()
+
+
+def test_a_kill_in_the_middle_of_a_write_leaves_the_last_checkpoint(tmp_path):
+    def body(rank, ranks, kill_at):
+        def kill_in_write(file):
+            if os.readlink(f"/proc/self/fd/{file}").endswith("state.pt"):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        parts = Parts(distributed=False)
+        with elastic(parts, tmp_path, checkpoint_every_s=1e-9, async_checkpoints=True) as training:
+            for batch in training:
+                if batch.samples_done >= kill_at and list(tmp_path.glob("checkpoint-*")):
+                    os.fsync = kill_in_write  # the file is written, but not yet durable, nor named
+                batch.mean(parts.loss(batch.indices)).backward()
+                parts.optimizer.step()
+
+    with started(body, 1, None, None, 60.0, 20) as running:
+        assert running.results(allow_death=True)[0].exit_code == -signal.SIGKILL
+    left = sorted(name for name in os.listdir(tmp_path) if name.startswith((".", "checkpoint")))
+    assert left[0].startswith(".unfinished-")
+    path, header = CheckpointDirectory(tmp_path).newest()
+    assert path.name == left[-1]
+    with elastic(Parts(distributed=False), tmp_path) as training:
+        assert training.samples_done == header.samples_done
+        assert not list(tmp_path.glob(".unfinished-*"))
+
+
+# -- streams ------------------------------------------------------------------------------------
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """Each epoch's samples are (epoch, place); it may be able to skip."""
+
+    def __init__(self, samples, begin=0, epoch=0):
+        self.samples, self.begin, self.epoch = samples, begin, epoch
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return ((self.epoch, place) for place in range(self.begin, self.samples))
+
+
+class SkippingStream(Stream):
+    def skip(self, count):
+        return SkippingStream(self.samples, self.begin + count, self.epoch)
+
+
+def test_each_sample_of_a_stream_is_seen_once_an_epoch_by_changing_ranks(tmp_path):
+    def body(rank, ranks, kind, stop_at, micro_batches):
+        parts, seen = Parts(distributed=False), []
+        options = {"micro_batches": micro_batches, "in_order": False}
+        with suppress(Stopped), elastic(parts, tmp_path, **options) as training:
+            for batch, data in training.load(kind(SAMPLES + 7)):
+                epochs, places = ([], []) if data is None else (each.tolist() for each in data)
+                assert places == batch.indices.tolist()
+                seen += zip(epochs, places, strict=True)
+                if batch.samples_done >= stop_at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+        return seen
+
+    first = run_ranks(body, 3, "gloo", None, 60.0, Stream, 30, None)
+    second = run_ranks(body, 2, "gloo", None, 60.0, SkippingStream, TOTAL, 6)
+    seen = sorted(sample for seen in (*first, *second) for sample in seen)
+    assert seen == [(epoch, place) for epoch in range(EPOCHS) for place in range(SAMPLES)]
+
+
+@pytest.mark.parametrize(
+    ("stream", "options", "error", "text"),
+    [
+        (Stream(20), {}, MltcpError, "stream: expected 50 samples in epoch 0, got fewer than 24"),
+        (Stream(50), {"num_workers": 2}, UsageError, "num_workers: expected 0 or 1 for a stream, got 2"),
+    ],
+)
+def test_a_stream_that_cannot_be_read_is_named(tmp_path, stream, options, error, text):
+    with elastic(Parts(distributed=False), tmp_path) as training:
+        with pytest.raises(error) as raised:
+            for _ in training.load(stream, **options):
+                pass
+    assert str(raised.value) == text
