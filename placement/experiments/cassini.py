@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -132,13 +132,18 @@ class PhasedJobs(ComparisonWorkload):
     settings: FluidSettings
     lease_ns: int | None = None
 
-    shown = (
+    shown: ClassVar[tuple[str, ...]] = (
         *("iteration_s", "slowdown", "marked_bits", "completion_s", "moved", "delayed", "decisions"),
         *("decision_ms", "score", "jobs"),
     )
-    kept = (*(f"every_{name}" for name in _ITERATIONS), "decision_ns", "scores", "mean_iteration_s")
+    kept: ClassVar[tuple[str, ...]] = (
+        *(f"every_{name}" for name in _ITERATIONS),
+        "decision_ns",
+        "scores",
+        "mean_iteration_s",
+    )
     compared = "mean_iteration_s"
-    columns = (
+    columns: ClassVar[tuple[Column, ...]] = (
         Column("iteration\nmean (s)", _all("every_iteration_ns", ".3f", 1e9)),
         Column("\np99 (s)", _all("every_iteration_ns", ".3f", 1e9, 99)),
         Column("slowdown\nmean", _all("every_slowdown", ".3f")),

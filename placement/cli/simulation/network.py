@@ -12,7 +12,7 @@ from typing import Any
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
-from mltcp.core.quantities import NS_PER_S, parse_number, parse_rate_bps
+from mltcp.core.quantities import NS_PER_MS, NS_PER_S, parse_number, parse_rate_bps
 from mltcp.core.subcommands import add_command
 from placement.cli.simulation.arguments import (
     TOOL,
@@ -47,22 +47,24 @@ from placement.experiments.network import (
 )
 from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.network import parallelism, topologies
-from placement.simulator.network.control_names import parse_control
+from placement.simulator.network.control_names import parse_controls
+from placement.simulator.network.failures import REROUTE_NS, LinkFailures, parse_outages
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.simulation import MODES
 from placement.simulator.network.topologies import (
     PortSettings,
+    key_values,
     load_network,
     network_from_document,
     network_named,
     whole_number,
 )
 from placement.simulator.network.topology import Network
+from placement.simulator.network_executor import TRACE_MODES
 
 _SLURM_SUFFIXES = (".conf", ".yaml", ".yml")
 _MOST_S = 1e6
 _SHOWN_JOBS = 3
-_TRACE_MODE = "shares"
 _OF_JOBS = (
     ("--iterations", "N", "of a job (default 30)"),
     ("--noise-ms", "MS", "standard deviation of an iteration's computing (default 0.1)"),
@@ -86,6 +88,7 @@ examples:
   mltcp-placement network --topology topology.yaml --nic 25gbit --gpus 8 --jobs profile.json:workers=16 chakra=traces
   mltcp-placement network --topology dumbbell:2,rate=10gbit,ecn=100kb --jobs 2*vgg16:at=h0+h1 --control dctcp
   mltcp-placement network --topology thesis --trace poisson --policies themis,themis+cassini,lwf-1+ada-srsf -o traces
+  mltcp-placement network --topology thesis --jobs 6*vgg16:dp=4 --mode shares --fail 'leaf3<->agg3@1:5'
 
 A TOPOLOGY is a name, or a file: a graph or a cluster as JSON, or Slurm's topology.conf or topology.yaml, of which
 --nic, --uplink and --gpus say what Slurm does not know.
@@ -103,7 +106,11 @@ each control. A slowdown is over what the phases of an iteration take together.
 
 A CONTROL is reno, cubic, dctcp, dcqcn, delay or constant, or mltcp_ and one of these, with modifiers after an @:
 mltcp_dcqcn@remaining:both (a shape of F; whether it scales the increase, the decrease or both), @slope=2:intercept=0.5,
-or constants of the control, by their names.
+or constants of the control, by their names. mltcp_dcqcn:0.5+dcqcn mixes them: CONTROL:WHICH+...+CONTROL, where WHICH
+is a share of the jobs, drawn by the seed, or a pattern of their names (mltcp_dcqcn:vgg16-*+dcqcn).
+
+Links fail as --fail and --failures say. A flow with a link on its way that is down waits until ECMP has routes over
+what is left (--reroute-ms), or, where no way is left, until the link is back; a job that cannot go on is told.
 """
 
 
@@ -135,6 +142,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--seeds", default="0:3", metavar="A:B", help="of places, routes and noise (default 0:3)"
     )
     run.add_argument("--mode", choices=MODES, help="(default steps; of a trace shares)")
+    failing = command.add_argument_group("links that fail")
+    failing.add_argument(
+        "--fail", nargs="+", metavar="LINK", help="A->B@FROM[:UNTIL] in seconds; A<->B for both directions"
+    )
+    failing.add_argument(
+        "--failures",
+        metavar="TIMES",
+        help="mtbf=S,mttr=S: means of each cable between switches, drawn by the seed",
+    )
+    failing.add_argument(
+        "--reroute-ms", metavar="MS", help="until routes follow a failure or a repair (default 100)"
+    )
     add_output(command)
     add_processes(command)
 
@@ -154,6 +173,7 @@ def execute(options: argparse.Namespace) -> int:
         comparison.show(plan.workload, _title(plan), "control")
         for policy, runs in comparison.runs.items():
             _show_lost(policy, runs[0])
+        _show_cut_off(comparison)
     return 0
 
 
@@ -182,6 +202,7 @@ def _plan(options: argparse.Namespace) -> ComparisonPlan[JobsInNetwork]:
         None
         if step_us is None
         else round(1000 * parse_number(step_us, field="--step-us", lowest=0.01, highest=1e4)),
+        _failures(options, network, seeds[0].seed),
     )
     workload.placed(seeds[0].seed, controls[0])  # jobs that do not fit are told before any run
     return ComparisonPlan(workload, controls, seeds, options.baseline)
@@ -206,13 +227,14 @@ def _execute_trace(options: argparse.Namespace) -> int:
         gpus = len(plan.workload.settings.cluster.gpus)
         title = f"{options.trace} in {options.topology}, {gpus} GPUs; {len(plan.traces)} seeds"
         comparison.show(plan.workload, title, "policy + control")
+        _show_cut_off(comparison)
     return 0
 
 
 def _trace_plan(options: argparse.Namespace) -> ComparisonPlan[TracesInNetwork]:
     _refuse(options, _OF_JOBS, "--jobs")
-    if options.mode not in (None, _TRACE_MODE):
-        raise UsageError(f"--mode: expected {_TRACE_MODE} with --trace, got {options.mode}")
+    if options.mode not in (None, *TRACE_MODES):
+        raise UsageError(f"--mode: expected {' or '.join(TRACE_MODES)} with --trace, got {options.mode}")
     controls = parse_names(options.control, _checked_control, "--control")
     policies = parse_names(given_or(options.policies, "themis,themis+cassini"), _checked_scheduler)
     migration_s, lease_s, noise = (
@@ -221,12 +243,17 @@ def _trace_plan(options: argparse.Namespace) -> ComparisonPlan[TracesInNetwork]:
     )
     network = _network(options)
     cluster = NetworkCluster.of(network, digest(repr(network)))
-    traces = traces_in(options.trace, parse_seeds(options.seeds), cluster)
+    seeds = parse_seeds(options.seeds)
+    traces = traces_in(options.trace, seeds, cluster)
     settings = FluidSettings(cluster, cluster.nic_bps, round(migration_s * NS_PER_S), noise)
     names = tuple(f"{policy}+{control}" for policy in policies for control in controls)
-    return ComparisonPlan(
-        TracesInNetwork(settings, round(lease_s * NS_PER_S)), names, traces, options.baseline
+    workload = TracesInNetwork(
+        settings,
+        round(lease_s * NS_PER_S),
+        options.mode or TRACE_MODES[0],
+        _failures(options, network, seeds[0]),
     )
+    return ComparisonPlan(workload, names, traces, options.baseline)
 
 
 def _trace_document(
@@ -238,7 +265,7 @@ def _trace_document(
         "hosts": len(cluster.servers),
         "links": len(cluster.links),
         "gpus": len(cluster.gpus),
-        "mode": _TRACE_MODE,
+        "mode": plan.workload.mode,
         "trace": options.trace,
         "seeds": [each.seed for each in plan.traces],
         "policies": comparison.documents(plan.workload),
@@ -252,13 +279,34 @@ def _refuse(options: argparse.Namespace, listed: Sequence[tuple[str, str, str]],
             raise UsageError(f"{name}: expected with {beside} only")
 
 
+def _failures(options: argparse.Namespace, network: Network, seed: int) -> LinkFailures:
+    outages = [outage for text in options.fail or () for outage in parse_outages(text)]
+    times = key_values(options.failures or "", ("mtbf", "mttr"), "--failures")
+    if len(times) == 1:
+        raise UsageError("--failures: expected mtbf and mttr, got one of them")
+    means_ns = [
+        parse_number(times[name], field=f"--failures: {name}", lowest=1e-3, highest=1e9) * NS_PER_S
+        for name in ("mtbf", "mttr")
+        if times
+    ]
+    reroute_ns = REROUTE_NS
+    if options.reroute_ms is not None:
+        reroute_ns = round(
+            NS_PER_MS * parse_number(options.reroute_ms, field="--reroute-ms", lowest=1e-3, highest=1e6)
+        )
+    mtbf_ns, mttr_ns = means_ns or (None, None)
+    failures = LinkFailures(tuple(outages), mtbf_ns, mttr_ns, reroute_ns)
+    next(failures.events(network, seed), None)  # a link that is not there is told before any run
+    return failures
+
+
 def _checked_scheduler(name: str) -> str:
     placing_policy(name)
     return name
 
 
 def _checked_control(name: str) -> str:
-    parse_control(name)
+    parse_controls(name)
     return name
 
 
@@ -301,6 +349,18 @@ def _show_lost(policy: str, run: TraceRun) -> None:
     worst = sorted(range(len(slowdowns)), key=lambda job: -slowdowns[job])
     for number in worst[:_SHOWN_JOBS] if run["lost_lines"] else ():
         print(f"{policy}, {run.trace}: {run['lost_lines'][number]}")
+
+
+def _show_cut_off(comparison: PolicyComparison) -> None:
+    """The jobs that had no way for some of their messages: a line a job and outage."""
+    for policy, runs in comparison.runs.items():
+        for run in runs:
+            for each in run["cut_off"]:
+                until = "the end: it cannot go on" if each["until_s"] is None else f"{each['until_s']:g} s"
+                print(
+                    f"{policy}, {run.trace}: job {each['job']} has no way around {each['link']} "
+                    f"from {each['from_s']:g} s to {until}"
+                )
 
 
 def _title(plan: ComparisonPlan[JobsInNetwork]) -> str:

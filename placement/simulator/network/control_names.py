@@ -1,11 +1,14 @@
-"""Congestion controls of a network by their names, such as ``mltcp_dcqcn@both:slope=2``."""
+"""Congestion controls of a network by their names, such as ``mltcp_dcqcn@both:slope=2``, alone and mixed."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from hashlib import blake2b
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import Vocabulary
 from mltcp.core.quantities import parse_number
 from placement.simulator.network.laws.network_law import Control, NetworkLaw
@@ -13,7 +16,7 @@ from placement.simulator.network.laws.network_law import Control, NetworkLaw
 _MLTCP = "mltcp_"
 CONTROL_NAMES = Vocabulary(
     "control",
-    tuple(prefix + control.name.lower() for control in Control for prefix in ("", _MLTCP)),
+    tuple(prefix + control.label for control in Control for prefix in ("", _MLTCP)),
     modified=True,
 )
 _SCALED = {"increase": (True, False), "decrease": (False, True), "both": (True, True)}
@@ -43,7 +46,7 @@ def _modified(law: NetworkLaw, modifier: str, is_scaled: bool, text: str) -> Net
     where = f"control {text!r}: {name}"
     if not equals or name in ("slope", "intercept"):
         if not is_scaled:
-            raise UsageError(f"{where}: expected F only after {_MLTCP}{law.control.name.lower()}")
+            raise UsageError(f"{where}: expected F only after {_MLTCP}{law.control.label}")
         if name in _SCALED:
             increase, decrease = _SCALED[name]
             return replace(law, increase=increase, decrease=decrease)
@@ -53,3 +56,80 @@ def _modified(law: NetworkLaw, modifier: str, is_scaled: bool, text: str) -> Net
         changed = replace(f, slope=number) if name == "slope" else replace(f, intercept=number)
         return replace(law, aggressiveness=changed)
     return replace(law, constants=(*law.constants, (name, parse_number(value, field=where))))
+
+
+# -- mixed -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ControlMix:
+    """Which jobs have which control, where not all have the same.
+
+    Attributes:
+        others: the control of all jobs that no part has.
+        parts: controls before it, each with the share of all jobs that have it, or a pattern of their names.
+    """
+
+    others: NetworkLaw
+    parts: tuple[tuple[float | str, NetworkLaw], ...] = ()
+
+    def laws(self, jobs: Sequence[str], seed: int) -> list[NetworkLaw]:
+        """The control of each job.
+
+        A pattern takes its jobs first; shares take of the others, in an order drawn by the seed. The order does not
+        depend on the shares: with a larger one, a job that had the control keeps it.
+        """
+        found: dict[str, NetworkLaw] = {}
+        for pattern, law in self.parts:
+            if isinstance(pattern, str):
+                found |= {job: law for job in jobs if job not in found and fnmatchcase(job, pattern)}
+        drawn = sorted((job for job in jobs if job not in found), key=lambda job: _drawn(seed, job))
+        for share, law in self.parts:
+            if not isinstance(share, str):
+                count = round(share * len(jobs))
+                found |= dict.fromkeys(drawn[:count], law)
+                drawn = drawn[count:]
+        return [found.get(job, self.others) for job in jobs]
+
+
+def parse_controls(text: str) -> ControlMix:
+    """The controls of a text ``CONTROL`` or ``CONTROL:WHICH+...+CONTROL``: ``mltcp_dcqcn:0.5+dcqcn``.
+
+    WHICH is the share of all jobs that have the control, or a pattern of their names (``mltcp_dcqcn:vgg16-*+dcqcn``).
+
+    Raises:
+        UsageError: no such control, or a part before the last one without WHICH.
+    """
+    *before, others = text.split("+")
+    parts: list[tuple[float | str, NetworkLaw]] = []
+    for part in before:
+        name, colon, which = part.rpartition(":")
+        if not colon or not which:
+            raise UsageError(
+                f"control {text!r}: expected CONTROL:SHARE or CONTROL:JOBS before a +, got {shown(part)}"
+            )
+        is_share = which[0].isdigit() or which[0] in ".-"
+        where = f"control {text!r}: share"
+        parts.append(
+            (
+                parse_number(which, field=where, lowest=0, highest=1) if is_share else which,
+                parse_control(name),
+            )
+        )
+    if sum(share for share, _ in parts if not isinstance(share, str)) > 1:
+        raise UsageError(f"control {text!r}: expected shares of at most 1 together")
+    return ControlMix(parse_control(others), tuple(parts))
+
+
+def split_controls(name: str) -> tuple[str, str]:
+    """The policy and the controls of a name such as ``themis+cassini+mltcp_dcqcn:0.5+dcqcn``."""
+    parts = name.split("+")
+    first = next(
+        (place for place, part in enumerate(parts) if CONTROL_NAMES.find(part.partition(":")[0])),
+        len(parts) - 1,
+    )
+    return "+".join(parts[:first]), "+".join(parts[first:])
+
+
+def _drawn(seed: int, job: str) -> bytes:
+    return blake2b(f"control {seed} {job}".encode(), digest_size=8).digest()
