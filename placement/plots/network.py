@@ -63,14 +63,16 @@ def iterations_figure(title: str, comparison: PolicyComparison) -> Figure:
 
 
 def links_figure(title: str, comparison: PolicyComparison) -> Figure:
-    """Of the links that failed or were busiest, without NICs: bytes, queue, marks and time down, a bar a control."""
+    """Of the links that failed or were busiest: bytes, queue, marks and time down, a bar a control."""
     runs_of_all = [run for runs in comparison.runs.values() for run in runs]
     names = _busiest(runs_of_all)
     colours = policy_colours(list(comparison.runs))
     left_in = 0.4 + 0.085 * max(map(len, names))
     height_in = max(1.5, _ROW_IN * len(names) * max(1.0, len(colours) / 2))
     known = [
-        each for each in _MEASURES if any(link[each[0]] is not None for link in runs_of_all[0]["by_link"])
+        each
+        for each in _MEASURES
+        if any(link[each[0]] is not None for run in runs_of_all for link in run["by_link"])
     ]
     figure = framed(title, list(colours.items()), height_in, columns=len(known), left_in=left_in)
     width = 0.8 / len(colours)

@@ -14,7 +14,7 @@ from placement.policies.gate_state import GateState
 from placement.simulator.cluster_run import JobEnd, Start
 from placement.simulator.fluid_executor import FluidExecutor, FluidJob, FluidSettings, IteratingJobs
 from placement.simulator.network.control_names import ControlMix
-from placement.simulator.network.failures import NO_FAILURES, LinkFailures, LinkChange, OutageLog
+from placement.simulator.network.failures import NO_FAILURES, LinkChange, LinkFailures, OutageLog
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.parallelism import demand_traffic
 from placement.simulator.network.routing import Route, RoutingTable
