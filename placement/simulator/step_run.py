@@ -91,6 +91,7 @@ class StepRun:
         self._place(number, own)
         self._add_rows(number, job, own)
         self._state = with_levels(self._state, len(self._network.links))
+        list_active(self._state)
         begin_iteration(self._state, number, self._now_ns + round(hold_ns))
         self._state.counts[UNFINISHED] += 1
         if self._down:
