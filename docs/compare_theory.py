@@ -12,7 +12,7 @@ from statistics import median
 
 from bench.workloads.job import Perturbation
 from mltcp.control.aggressiveness import Aggressiveness, Shape
-from placement.simulator.network.laws.law import Base, WindowLaw
+from placement.simulator.network.laws.network_law import Control, WindowLaw
 from placement.simulator.network.laws.run import RunSettings, isolated_s, simulate
 from placement.simulator.network.laws.workload import (
     ModelLink,
@@ -79,7 +79,7 @@ def snapshot2(drops_lateness: bool = False) -> tuple[PeriodicJob, ...]:
 def settings() -> list[Setting]:
     """The settings that were measured; snapshot1 and 2 with a replay that dropped lateness above one piece."""
     base, paper, remaining = WindowLaw.unmodified, WindowLaw.paper, WindowLaw.remaining
-    reno, cubic, dctcp = Base.RENO, Base.CUBIC, Base.DCTCP
+    reno, cubic, dctcp = Control.RENO, Control.CUBIC, Control.DCTCP
     two, three, four = equal_jobs(2), equal_jobs(3), equal_jobs(4)
     falling = replace(paper(reno), aggressiveness=Aggressiveness(Shape.FALLING_LINEAR))
     different = (two[0], one_burst(0.037, 0.15))

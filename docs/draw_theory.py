@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from docs.compare_theory import LAB, pair
 from placement.plots.style import FAINT, INK, JOB_COLOURS, MUTED, framed, write
-from placement.simulator.network.laws.law import Base, WindowLaw
+from placement.simulator.network.laws.network_law import WINDOW_CONTROLS, Control, WindowLaw
 from placement.simulator.network.laws.run import RunSettings, isolated_s, simulate
 from placement.simulator.network.laws.workload import (
     FRAME_BYTES,
@@ -33,13 +33,13 @@ from placement.simulator.network.laws.workload import (
 SEEDS = 3
 RUN = RunSettings(iterations=40)
 PERIOD_S = 0.386
-LAWS: dict[str, Callable[[Base], WindowLaw]] = {
+LAWS: dict[str, Callable[[Control], WindowLaw]] = {
     "base": WindowLaw.unmodified,
     "paper": WindowLaw.paper,
     "remaining": WindowLaw.remaining,
 }
 COLOURS = {"base": MUTED, "paper": JOB_COLOURS[0], "remaining": JOB_COLOURS[4]}
-LINES = {Base.RENO: "-", Base.CUBIC: "--", Base.DCTCP: ":"}
+LINES = {Control.RENO: "-", Control.CUBIC: "--", Control.DCTCP: ":"}
 MISMATCHES = tuple(k / 100 for k in range(11))
 DEMANDS = tuple(k / 10 for k in range(6, 13))
 COLOUR_MAP = LinearSegmentedColormap.from_list("slowdown", ["#FFFFFF", "#F6D9A0", "#D55E00", "#4A1486"])
@@ -55,11 +55,11 @@ class Case:
     link: ModelLink = LAB
 
 
-def outcomes(case: Case) -> dict[tuple[Base, str], float]:
+def outcomes(case: Case) -> dict[tuple[Control, str], float]:
     """The slowdown of each control under each law."""
     alone_s = isolated_s(case.link, case.jobs, replace(RUN, iterations=10))
     found = {}
-    for base in Base:
+    for base in WINDOW_CONTROLS:
         for name, law in LAWS.items():
             found[base, name] = fmean(
                 simulate(case.link, case.jobs, law(base), replace(RUN, seed=seed)).mean_slowdown(
@@ -78,7 +78,7 @@ def held_bound(mismatch: float, demand: float) -> float:
 
 def mismatch_and_demand() -> Figure:
     """A map for every control and law: dark is slow, a dot is as good as any law can be."""
-    columns, rows = list(LAWS), list(Base)
+    columns, rows = list(LAWS), list(WINDOW_CONTROLS)
     grid = {
         (mismatch, demand): outcomes(Case(pair(mismatch, demand / 2, PERIOD_S)))
         for mismatch in MISMATCHES
@@ -201,7 +201,7 @@ def _lines(title: str, label: str, values: Sequence[float], panels: dict[str, li
     figure = framed(title, key, 3.0, columns=len(panels))
     for axes, (name, cases) in zip(figure.axes, panels.items(), strict=True):
         found = [outcomes(case) for case in cases]
-        for base in Base:
+        for base in WINDOW_CONTROLS:
             for law in LAWS:
                 slowdowns = [each[base, law] for each in found]
                 axes.plot(values, slowdowns, LINES[base], color=COLOURS[law], linewidth=1.5)

@@ -12,7 +12,7 @@ from statistics import fmean, median
 
 from docs.compare_theory import LAB, pair, snapshot1
 from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
-from placement.simulator.network.laws.law import Base, WindowLaw
+from placement.simulator.network.laws.network_law import WINDOW_CONTROLS, Control, WindowLaw
 from placement.simulator.network.laws.run import RunSettings, isolated_s, simulate
 from placement.simulator.network.laws.workload import PeriodicJob, one_burst
 
@@ -34,15 +34,15 @@ UNFIT: tuple[tuple[tuple[float, float], ...], ...] = (
     ((0.08, 0.1), (0.08, 0.13), (0.08, 0.17)),
 )
 
-Law = Callable[[Base, PeriodicJob], WindowLaw]
+Law = Callable[[Control, PeriodicJob], WindowLaw]
 """The law of a job; it may depend on the job."""
 
 
-def _same(law: Callable[[Base], WindowLaw], **changes: object) -> Law:
+def _same(law: Callable[[Control], WindowLaw], **changes: object) -> Law:
     return lambda base, _: replace(law(base), **changes)  # type: ignore[arg-type]
 
 
-def _by_remaining_time(base: Base, job: PeriodicJob) -> WindowLaw:
+def _by_remaining_time(base: Control, job: PeriodicJob) -> WindowLaw:
     """F in proportion to 1 / sending time in place of its root."""
     intercept = min(4.0, max(0.25, 0.1 / job.line_s)) / 3
     f = Aggressiveness(Shape.REMAINING, 16 - intercept, intercept)
@@ -81,14 +81,14 @@ def fitting(law: Law) -> list[float]:
                 simulate(LAB, jobs, [law(base, job) for job in jobs], RunSettings(50, seed)).mean_slowdown(
                     alone_s, second_half=True
                 )
-                for base in Base
+                for base in WINDOW_CONTROLS
                 for seed in range(SEEDS)
             )
         )
     return found
 
 
-def unfit(law: Law, base: Base) -> list[list[float]]:
+def unfit(law: Law, base: Control) -> list[list[float]]:
     """The mean iteration of each job of each pair and triple that does not fit, the median of the seeds."""
     found = []
     for times in UNFIT:
@@ -101,7 +101,7 @@ def unfit(law: Law, base: Base) -> list[list[float]]:
     return found
 
 
-def ratios(law: Law, bases: dict[Base, list[list[float]]]) -> list[list[float]]:
+def ratios(law: Law, bases: dict[Control, list[list[float]]]) -> list[list[float]]:
     """Of each control and pair or triple, the jobs' times over those under the base."""
     return [
         [ours / theirs for ours, theirs in zip(our_jobs, their_jobs, strict=True)]
@@ -118,7 +118,7 @@ def _line(name: str, slowdowns: Sequence[float], compared: Sequence[Sequence[flo
 
 def table() -> str:
     """The variants as a Markdown table."""
-    bases = {base: unfit(_same(WindowLaw.unmodified), base) for base in Base}
+    bases = {base: unfit(_same(WindowLaw.unmodified), base) for base in WINDOW_CONTROLS}
     lines = [
         f"| law | {' | '.join(FITTING)} | unfit: mean | worst mean | worst job |",
         "|---|" + "---|" * (len(FITTING) + 3),

@@ -118,13 +118,14 @@ def run_contests(
             with provide(contest) as hosts:
                 runs = _ContestRuns(contest, hosts)
                 turns = Turns(contest.approaches, hosts.load_meter, contest.repeat, retry_busy)
-                kept = _appended(keep, done)
+                kept = appended(keep, done)
                 measured = replace(contest.measured(), hosts=hosts.facts)
                 done.append(turns.run(measured, runs.run, progress, kept))
     return done
 
 
-def _appended(keep: Keep, done: Sequence[Measured]) -> Callable[[Measured], None]:
+def appended(keep: Keep, done: Sequence[Measured]) -> Callable[[Measured], None]:
+    """Keeps what a contest has so far behind the contests that are done."""
     return lambda so_far: keep((*done, so_far))
 
 

@@ -35,13 +35,13 @@ class Turns:
 
     Attributes:
         approaches: as listed in the result. Isolated jobs run first in a repeat: Cassini works with their profiles.
-        load_meter: starts to measure the load of other programs.
+        load_meter: starts to measure the load of other programs; None: the runs are simulated, and none disturbs them.
         repeat: how often each of them runs.
         retry_busy: how often a run is repeated that other programs disturbed.
     """
 
     approaches: Sequence[Approach]
-    load_meter: Callable[[], LoadMeter]
+    load_meter: Callable[[], LoadMeter] | None
     repeat: int = 1
     retry_busy: int = 0
 
@@ -70,6 +70,8 @@ class Turns:
         return best
 
     def _observed(self, approach: Approach, repeat: int, turn: Turn, progress: Progress) -> ApproachRun:
+        if self.load_meter is None:
+            return turn(approach, repeat, progress)
         others = self.load_meter()
         run = turn(approach, repeat, progress)
         return replace(run, other_load=others.share())

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bench.compare.approach import Approach, Policy
 from bench.compare.contest import Contest
-from bench.compare.provider import Progress
+from bench.compare.engine import appended
+from bench.compare.provider import Progress, Turns
 from bench.compare.results.journal import Keep
 from bench.compare.results.runs import ApproachRun, JobRun, LinkTotals, Measured
 from bench.lab.bottleneck import VIRTUAL_QUEUE
@@ -57,15 +59,8 @@ def simulate_contests(contests: Sequence[Contest], progress: Progress, keep: Kee
     for contest in contests:
         measured = contest.measured()
         measured = replace(measured, setting={**measured.setting, "simulated": "steps"})
-        for repeat in range(contest.repeat):
-            for approach in contest.approaches:
-                run = _run(contest, approach, repeat)
-                measured = replace(measured, runs=(*measured.runs, run))
-                for job in run.jobs:
-                    for _ in job.iteration_s:
-                        progress(approach.name, repeat)
-                keep((*done, measured))
-        done.append(measured)
+        turns = Turns(contest.approaches, None, contest.repeat)
+        done.append(turns.run(measured, partial(_run, contest), progress, appended(keep, done)))
     return done
 
 
@@ -129,13 +124,15 @@ class _Group:
     frame_bytes: float
 
 
-def _run(contest: Contest, approach: Approach, repeat: int) -> ApproachRun:
+def _run(contest: Contest, approach: Approach, repeat: int, progress: Progress) -> ApproachRun:
     groups = [_simulated(contest, approach, repeat, group) for group in contest.groups(approach.isolated)]
     runs = {
         index: _job_run(contest, index, course, approach.policy.control, group.frame_bytes)
         for group in groups
         for index, course in group.jobs.items()
     }
+    for _ in range(sum(len(run.iteration_s) for run in runs.values())):
+        progress(approach.name, repeat)
     jobs = tuple(
         replace(runs.get(index) or runs[contest.first_of_kind(index)], job=name)
         for index, (name, _) in enumerate(contest.jobs)

@@ -140,7 +140,12 @@ class PhasedJobs(ComparisonWorkload):
         *("iteration_s", "slowdown", "marked_bits", "completion_s", "moved", "delayed", "decisions"),
         *("decision_ms", "score", "jobs"),
     )
-    kept = (*(f"every_{name}" for name in _ITERATIONS), "decision_ns", "scores", "mean_iteration_s")
+    kept: ClassVar[tuple[str, ...]] = (
+        *(f"every_{name}" for name in _ITERATIONS),
+        "decision_ns",
+        "scores",
+        "mean_iteration_s",
+    )
     compared = "mean_iteration_s"
     columns: ClassVar[tuple[Column, ...]] = (
         Column("iteration\nmean (s)", _all("every_iteration_ns", ".3f", 1e9)),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +30,7 @@ from placement.experiments.comparison import (
     digest,
     mean,
     mean_column,
+    pooled,
 )
 from placement.model.job import Job
 from placement.policies.catalogue import CommunicationPolicy
@@ -39,7 +42,8 @@ from placement.policies.schedulers.scheduling_policy import (
     SchedulingPolicy,
     scheduling_policy,
 )
-from placement.simulator.network.control_names import MLTCP, job_laws, parse_control
+from placement.simulator.network.control_names import MLTCP, parse_control, parse_controls, split_controls
+from placement.simulator.network.failures import NO_FAILURES, LinkFailures, OutageLog, network_changes
 from placement.simulator.network.laws.network_law import NetworkLaw
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
@@ -290,7 +294,8 @@ class JobsInNetwork(ComparisonWorkload):
     time over that of the job alone; ``mean_iteration_s``; ``marked_bytes``, ``dropped_bytes`` and
     ``largest_queue_bytes`` over all links, None where the mode has none; ``simulated_s``; ``by_job`` and ``by_link``,
     of each job and of each link that was used; ``lost``, the seconds that each job lost to each neighbour on each link
-    (`LostTime`; None where the mode does not attribute them). Kept for pictures: ``slowdowns`` of each job, ``ends_s``
+    (`LostTime`; None where the mode does not attribute them); ``outages`` of links and ``cut_off`` jobs (`OutageLog`).
+    Kept for pictures: ``slowdowns`` of each job, ``ends_s``
     and ``lost_lines``.
 
     Attributes:
@@ -301,6 +306,7 @@ class JobsInNetwork(ComparisonWorkload):
         mode: of the simulation.
         duration_ns: after which it ends.
         step_ns: of the mode steps; None for its default.
+        failures: of links.
     """
 
     topology: str
@@ -311,10 +317,12 @@ class JobsInNetwork(ComparisonWorkload):
     mode: str = "steps"
     duration_ns: int = 60 * NS_PER_S
     step_ns: int | None = None
+    failures: LinkFailures = NO_FAILURES
 
     shown = (
         *("jobs", "iterations", "mean_slowdown", "p99_slowdown", "mean_iteration_s"),
         *("marked_bytes", "dropped_bytes", "largest_queue_bytes", "simulated_s", "by_job", "by_link", "lost"),
+        *("outages", "cut_off"),
     )
     kept = ("slowdowns", "ends_s", "lost_lines")
     means = ("mean_slowdown", "p99_slowdown", "mean_iteration_s")
@@ -337,13 +345,22 @@ class JobsInNetwork(ComparisonWorkload):
         jobs = self.placed(trace.seed, policy)
         table = RoutingTable(self.network)
         routes = [table.routes(job, trace.seed) for job in jobs]
+        changes = network_changes(self.failures, self.network, jobs, trace.seed, self.duration_ns)
         settings = SimulationSettings(self.mode, trace.seed, self.duration_ns, self.step_ns)
-        return _values(simulate(self.network, jobs, routes, settings))
+        outcome = simulate(self.network, jobs, routes, settings, changes)
+        names = [job.name for job in jobs]
+        log, ways = OutageLog(self.network), dict(zip(names, routes, strict=True))
+        for change in changes:
+            if change.at_ns <= outcome.ended_ns:
+                if change.routes is not None:
+                    ways = dict(zip(names, change.routes, strict=True))
+                log.note(change.at_ns, change.down, ways, change.routes is not None)
+        return _values(outcome, log.document())
 
     def placed(self, seed: int, policy: str) -> list[NetworkJob]:
         """The jobs in their places under a control."""
         places = place(self.network, self.jobs, self.placement, seed)
-        laws = self._laws(policy)
+        laws = self._laws(policy, seed)
         return [
             NetworkJob(
                 job.name,
@@ -365,20 +382,23 @@ class JobsInNetwork(ComparisonWorkload):
         self._laws(policy)
         return (policy,)
 
-    def _laws(self, policy: str) -> dict[str, NetworkLaw]:
+    def _laws(self, policy: str, seed: int = 0) -> dict[str, NetworkLaw]:
         """Of each job by its name."""
         own = {job.name: parse_control(job.control) for job in self.jobs if job.control is not None}
         others = [job.name for job in self.jobs if job.control is None]
-        return own | dict(zip(others, job_laws(policy, others), strict=True))
+        return own | dict(zip(others, parse_controls(policy).laws(others, seed), strict=True))
 
 
-def _values(outcome: NetworkOutcome) -> dict[str, Any]:
+def _values(outcome: NetworkOutcome, log: dict[str, Any]) -> dict[str, Any]:
     slowdowns = [job.slowdowns for job in outcome.jobs]
     durations_s = np.concatenate([(job.ends_ns - job.begins_ns) / NS_PER_S for job in outcome.jobs])
     if not len(durations_s):
         raise UsageError("--duration: expected longer than an iteration of some job: none has ended")
     everything = np.concatenate(slowdowns)
-    used = [link for link in outcome.links if link.sent_bytes > 0]
+    down_s: dict[str, float] = defaultdict(float)
+    for each in log["outages"]:
+        down_s[each["link"]] += (each["until_s"] or outcome.ended_ns / NS_PER_S) - each["from_s"]
+    used = [link for link in outcome.links if link.sent_bytes > 0 or link.name in down_s]
     return {
         "jobs": len(outcome.jobs),
         "iterations": len(durations_s),
@@ -409,10 +429,12 @@ def _values(outcome: NetworkOutcome) -> dict[str, Any]:
                 "marked_bytes": _known(link.marked_bytes),
                 "dropped_bytes": _known(link.dropped_bytes),
                 "largest_queue_bytes": _known(link.largest_queue_bytes),
+                "down_s": down_s.get(link.name, 0.0) if log["outages"] else None,
             }
             for link in used
         ],
         "lost": _lost(outcome),
+        **log,
         "lost_lines": outcome.lost_lines(),
         "slowdowns": [[round(float(each), 6) for each in own] for own in slowdowns],
         "ends_s": [[float(each) / NS_PER_S for each in job.ends_ns] for job in outcome.jobs],
@@ -427,7 +449,7 @@ def _lost(outcome: NetworkOutcome) -> list[dict[str, Any]] | None:
     return [
         {
             "job": outcome.jobs[job].name,
-            "neighbour": outcome.jobs[neighbour].name,
+            "neighbour": None if neighbour < 0 else outcome.jobs[neighbour].name,
             "link": outcome.links[link].name,
             "lost_s": float(lost_ns) / NS_PER_S,
         }
@@ -455,7 +477,7 @@ def lost_time_of(run: TraceRun) -> tuple[NetworkOutcome, LostTime] | None:
     )
     lost = LostTime(
         np.array([jobs[each["job"]] for each in run["lost"]], np.int64),
-        np.array([jobs[each["neighbour"]] for each in run["lost"]], np.int64),
+        np.array([jobs.get(each["neighbour"], -1) for each in run["lost"]], np.int64),
         np.array([links[each["link"]] for each in run["lost"]], np.int64),
         np.array([each["lost_s"] * NS_PER_S for each in run["lost"]]),
         np.full(len(courses), math.nan),
@@ -571,41 +593,68 @@ def _phased(job: Job, nic_bps: int) -> TracedJob:
     return TracedJob(job.name, job.gpus, job.iterations, job.arrival_ns, demand, model=job.model.name)
 
 
+def _over_alone(statistic: Callable[[np.ndarray], Any]) -> Callable[[Sequence[TraceRun]], str]:
+    return lambda runs: format(float(statistic(pooled(runs, "every_jct_over_alone"))), ".3f")
+
+
 @dataclass(frozen=True)
 class TracesInNetwork(PhasedJobs):
     """Jobs of a trace that arrive, wait for GPUs and leave, under SCHEDULER[+cassini][+GATE][+RIVAL]+CONTROL.
 
-    The values of a run are those of `PhasedJobs`, and ``utilization``, of the GPUs that jobs held; slowdowns are over
-    what an iteration's phases take together. Marked bits, which the mode `steps` has, are those of packets that were
-    marked.
+    The values of a run are those of `PhasedJobs`; slowdowns are over what an iteration's phases take together. With
+    ``utilization``, of the GPUs that jobs held; ``jct_over_alone``, the times of jobs from arrival to end over what
+    their iterations take alone; ``outages`` and ``cut_off`` as of `JobsInNetwork`. Marked bits, which the mode `steps`
+    has, are those of packets that were marked.
 
     Attributes:
         mode: one of `TRACE_MODES`.
         step_ns: of the mode `steps`; None for its default.
+        failures: of links.
     """
 
     mode: str = TRACE_MODES[0]
     step_ns: int | None = None
+    failures: LinkFailures = NO_FAILURES
 
-    shown = (*PhasedJobs.shown, "utilization")
-    columns = (*PhasedJobs.columns, mean_column("utilization\n(%)", "utilization", ".1f", 0.01))
+    shown: ClassVar[tuple[str, ...]] = (
+        *PhasedJobs.shown,
+        *("utilization", "jct_over_alone", "outages", "cut_off"),
+    )
+    kept: ClassVar[tuple[str, ...]] = (*PhasedJobs.kept, "every_jct_over_alone")
+    columns: ClassVar[tuple[Column, ...]] = (
+        *PhasedJobs.columns[:6],
+        Column("JCT over alone\nmean", _over_alone(np.mean)),
+        Column("\np99", _over_alone(partial(np.percentile, q=99))),
+        *PhasedJobs.columns[6:],
+        mean_column("utilization\n(%)", "utilization", ".1f", 0.01),
+    )
 
     def variants(self, policy: str) -> tuple[str, ...]:
         """The policy itself, which is checked."""
-        name, _, control = policy.rpartition("+")
-        TrafficControl(parse_control(control), placing_policy(name)[1], self.mode)
+        name, controls = split_controls(policy)
+        _, gate, rival = placing_policy(name)
+        TrafficControl(parse_controls(controls), gate, self.mode, self.step_ns, rival, self.failures)
         return (policy,)
 
     def run(self, trace: SeededJobs, policy: str) -> dict[str, Any]:
         """Simulate the trace with the routes and the noise of its seed."""
-        name, _, control = policy.rpartition("+")
+        name, controls = split_controls(policy)
         cluster = self.settings.cluster
         assert isinstance(cluster, NetworkCluster), "its settings have one"
         settings = replace(self.settings, cluster=replace(cluster, seed=trace.seed))
         chosen, gate, rival = placing_policy(name, trace.seed, self.lease_ns)
-        traffic = TrafficControl(parse_control(control), gate, self.mode, self.step_ns, rival)
+        traffic = TrafficControl(
+            parse_controls(controls), gate, self.mode, self.step_ns, rival, self.failures
+        )
         outcome = run_trace(trace.jobs, settings, chosen, trace.seed, traffic)
-        return {**trace_values(outcome), "utilization": outcome.utilization}
+        ratios = [job.completion_ns / float((job.iteration_ns / job.slowdown).sum()) for job in outcome.jobs]
+        return {
+            **trace_values(outcome),
+            "utilization": outcome.utilization,
+            "jct_over_alone": {"mean": fmean(ratios), "p99": float(np.percentile(ratios, 99))},
+            "every_jct_over_alone": ratios,
+            **outcome.outages,
+        }
 
 
 def placing_policy(

@@ -33,7 +33,7 @@ def lost_time_figure(title: str, outcome: NetworkOutcome, lost: LostTime) -> Fig
     axes.set_xticks(range(len(links)), [outcome.links[link].name for link in links], rotation=40, ha="right")
     axes.tick_params(length=0)
     for row, column in zip(*np.nonzero(shown >= _NOTHING), strict=True):
-        name = outcome.jobs[taker[jobs[row], links[column]]].name
+        name = outcome.neighbour_name(lost, taker[jobs[row], links[column]])
         words = f"{shown[row, column]:.2g}" + (f"\n{name}" if len(name) <= _LONGEST_NAME else "")
         colour = "white" if shown[row, column] > 0.6 * shown.max() else INK
         axes.text(column, row, words, ha="center", va="center", fontsize=7, color=colour)
@@ -43,17 +43,17 @@ def lost_time_figure(title: str, outcome: NetworkOutcome, lost: LostTime) -> Fig
 def _of_jobs_and_links(
     outcome: NetworkOutcome, lost: LostTime
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The percentages, and the neighbour that has the largest part of each."""
+    """The percentages, and the entry that is the largest part of each."""
     shape = len(outcome.jobs), len(outcome.links)
     percent, largest, taker = np.zeros(shape), np.zeros(shape), np.zeros(shape, np.int64)
-    for job, neighbour, link, lost_ns in zip(lost.job, lost.neighbour, lost.link, lost.lost_ns, strict=True):
+    for entry, (job, neighbour, link) in enumerate(zip(lost.job, lost.neighbour, lost.link, strict=True)):
         course = outcome.jobs[job]
-        part = 100 * lost_ns / (course.alone_ns * len(course.ends_ns))
+        part = 100 * lost.lost_ns[entry] / (course.alone_ns * len(course.ends_ns))
         if job == neighbour:
             continue
         percent[job, link] += part
         if part > largest[job, link]:
-            largest[job, link], taker[job, link] = part, neighbour
+            largest[job, link], taker[job, link] = part, entry
     return percent, taker
 
 

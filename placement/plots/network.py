@@ -18,6 +18,7 @@ _MEASURES = (
     ("sent_bytes", "sent (GB)", 1e9),
     ("largest_queue_bytes", "longest queue (kB)", 1e3),
     ("marked_bytes", "marked (MB)", 1e6),
+    ("down_s", "down (s)", 1.0),
 )
 
 
@@ -149,14 +150,16 @@ def marks_by_model(runs: Sequence[TraceRun]) -> dict[str, float]:
 
 
 def links_figure(title: str, comparison: PolicyComparison) -> Figure:
-    """Of the links between switches and to hosts that were busiest: bytes, queue and marks, a bar a control."""
+    """Of the links that failed or were busiest: bytes, queue, marks and time down, a bar a control."""
     runs_of_all = [run for runs in comparison.runs.values() for run in runs]
     names = _busiest(runs_of_all)
     colours = policy_colours(list(comparison.runs))
     left_in = 0.4 + 0.085 * max(map(len, names))
     height_in = max(1.5, _ROW_IN * len(names) * max(1.0, len(colours) / 2))
     known = [
-        each for each in _MEASURES if any(link[each[0]] is not None for link in runs_of_all[0]["by_link"])
+        each
+        for each in _MEASURES
+        if any(link[each[0]] is not None for run in runs_of_all for link in run["by_link"])
     ]
     figure = framed(title, list(colours.items()), height_in, columns=len(known), left_in=left_in)
     width = 0.8 / len(colours)
@@ -179,14 +182,15 @@ def pooled_slowdowns(runs: Sequence[TraceRun]) -> np.ndarray:
 
 
 def _busiest(runs: Sequence[TraceRun]) -> list[str]:
-    """The links with the longest queues, or else with most bytes."""
-    found: dict[str, tuple[float, float]] = {}
+    """The links that were down for longest, those with the longest queues, or else with most bytes."""
+    found: dict[str, tuple[float, float, float]] = {}
     for run in runs:
         for link in run["by_link"]:
-            before = found.get(link["link"], (0.0, 0.0))
+            down_s, queue, sent = found.get(link["link"], (0.0, 0.0, 0.0))
             found[link["link"]] = (
-                max(before[0], link["largest_queue_bytes"] or 0.0),
-                before[1] + link["sent_bytes"],
+                down_s + (link["down_s"] or 0.0),
+                max(queue, link["largest_queue_bytes"] or 0.0),
+                sent + link["sent_bytes"],
             )
     return sorted(found, key=lambda name: found[name], reverse=True)[:_MOST_LINKS]
 

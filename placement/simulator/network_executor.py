@@ -1,4 +1,4 @@
-"""The executor that runs jobs of a trace in the network simulation, under a congestion control."""
+"""The executor that runs jobs of a trace in the network simulation, by shares or in steps, under given controls."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from mltcp.core.demand import Demand
-from mltcp.core.errors import UsageError, shown
+from mltcp.core.errors import MltcpError, UsageError, shown
 from placement.model.job import Contention
 from placement.policies.catalogue import CommunicationPolicy
 from placement.policies.gate_state import GateState
 from placement.policies.schedulers.scheduling_policy import Decision
-from placement.simulator.cluster_run import Start
+from placement.simulator.cluster_run import JobEnd, Start
 from placement.simulator.fluid_executor import FluidExecutor, FluidJob, FluidSettings, IteratingJobs
-from placement.simulator.network.laws.network_law import NetworkLaw
+from placement.simulator.network.control_names import ControlMix, ModelControls
+from placement.simulator.network.failures import NO_FAILURES, LinkChange, LinkFailures, OutageLog
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.parallelism import demand_traffic, traffic_of
+from placement.simulator.network.routing import Route, RoutingTable
 from placement.simulator.network.shares import ShareSettings
+from placement.simulator.network.simulation import shortest_step_ns
 from placement.simulator.network.traffic import IterationStep, Message, NetworkJob, Traffic
 from placement.simulator.rivals.rival import Rival, SteeredJob
 from placement.simulator.share_run import ShareRun
@@ -36,22 +39,24 @@ class TrafficControl:
     """What decides about rates in a network.
 
     Attributes:
-        law: the congestion control of all jobs.
+        controls: the congestion control of each job.
         gate: the policy that admits what they send; None: they send when they can. The mode `steps` has none.
         mode: `shares`, or `steps`.
-        step_ns: of the mode `steps`; None: see `StepRun`.
+        step_ns: of the mode `steps`; None: by the network.
         rival: decides about routes, traffic classes and moves; None: ECMP, one class, and the scheduler. The mode
-            `steps` has none.
+            `steps` has none, nor has a network whose links fail.
+        failures: of links.
 
     Raises:
-        UsageError: a gate or a rival in the mode `steps`, or a mode that there is not.
+        UsageError: a gate or a rival in the mode `steps`, a rival where links fail, or a mode that there is not.
     """
 
-    law: NetworkLaw
+    controls: ControlMix | ModelControls
     gate: CommunicationPolicy | None = None
     mode: str = "shares"
     step_ns: int | None = None
     rival: Rival | None = None
+    failures: LinkFailures = NO_FAILURES
 
     def __post_init__(self) -> None:
         if self.mode not in TRACE_MODES:
@@ -59,6 +64,8 @@ class TrafficControl:
         for field, value in (("gate", self.gate), ("rival", self.rival)):
             if value is not None and self.mode != TRACE_MODES[0]:
                 raise UsageError(f"{field}: expected in the mode {TRACE_MODES[0]} only, got {self.mode}")
+        if self.rival is not None and self.failures != NO_FAILURES:
+            raise UsageError("rival: expected links that do not fail, since it decides about routes")
 
 
 class NetworkExecutor(FluidExecutor):
@@ -88,7 +95,23 @@ class NetworkExecutor(FluidExecutor):
         self._control = control
         self._placed: dict[int, NetworkJob] = {}
         self._moving: dict[int, tuple[FluidJob, Start, float, float]] = {}
+        self._states = control.failures.states(cluster.network, seed)
+        self._next_state = next(self._states, None)
+        self._table: RoutingTable | None = None
+        self._down: frozenset[int] = frozenset()
+        self._ways: dict[str, tuple[Route, ...]] = {}
+        self._until_ns: int | None = 0
+        self.outages = OutageLog(cluster.network)
         super().__init__(jobs, cluster, settings, seed)
+
+    def run(self, until_ns: int | None) -> Sequence[JobEnd]:
+        """See `Executor`. On the way, links fail and come back.
+
+        Raises:
+            MltcpError: no job will ever end, because links that they need are down for good.
+        """
+        self._until_ns = until_ns
+        return super().run(until_ns)
 
     def start(self, start: Start) -> None:
         """See `Executor`. A job that a rival moves first sends the state of its workers there."""
@@ -101,6 +124,7 @@ class NetworkExecutor(FluidExecutor):
         super().stop(job)
         self._moving.pop(self.jobs[job].number, None)
         self._placed.pop(self.jobs[job].number, None)
+        self._ways.pop(job, None)
 
     def work_done(self, job: str) -> float:
         """See `Executor`."""
@@ -114,20 +138,22 @@ class NetworkExecutor(FluidExecutor):
     def _simulated(self, jobs: Sequence[TracedJob]) -> IteratingJobs:
         widest = [(job.name, self._traffic(job, job.max_workers)) for job in jobs]
         cluster, control, gate = self._network_cluster, self._control, None
+        laws = control.controls.laws([job.name for job in jobs], self._seed)
+        self._run: ShareRun | StepRun
+        if control.mode == "steps":
+            step_ns = control.step_ns or shortest_step_ns(cluster.network)
+            self._run = StepRun(cluster.network, widest, laws, self._seed, step_ns)
+            return self._run
         if control.gate is not None:
             # As the live gate is told: transfers share links without a loss.
             gate = GateState(
                 control.gate, Contention(Fraction(0), Fraction(8 * 10**9, cluster.nic_bps), Fraction(0))
             )
-        self._run: ShareRun | StepRun
-        if control.mode == "steps":
-            self._run = StepRun(cluster.network, self._seed, control.step_ns)
-            return self._run
         rival, traffic_class = control.rival, None
         if rival is not None and rival.prioritises:
             traffic_class = rival.remaining or 0
         settings = ShareSettings(self._seed)
-        self._run = ShareRun(cluster.network, widest, control.law, settings, gate, traffic_class)
+        self._run = ShareRun(cluster.network, widest, laws, settings, gate, traffic_class)
         return self._run
 
     def _begin(self, job: FluidJob, start: Start, hold_ns: float, noise_ns: float) -> None:
@@ -143,11 +169,45 @@ class NetworkExecutor(FluidExecutor):
         cluster = self._network_cluster
         placed = cluster.placed(start.job.name, self._traffic(start.job, len(start.gpus)), start.gpus)
         self._placed[job.number] = placed
-        planned = replace(placed, iterations=job.planned, noise_ns=round(noise_ns), law=self._control.law)
+        planned = replace(placed, iterations=job.planned, noise_ns=round(noise_ns))
         silence_ns = Demand(job.phases).silence_ns
-        self._run.start(
-            job.number, planned, cluster.routes_of(placed), silence_ns=silence_ns, hold_ns=hold_ns
-        )
+        ways = self._routes(placed)
+        self._ways[start.job.name] = ways
+        self._run.start(job.number, planned, ways, silence_ns=silence_ns, hold_ns=hold_ns)
+        self._note(reroutes=True)
+
+    def _next_stop_ns(self, until_ns: int | None) -> int:
+        stop_ns = super()._next_stop_ns(until_ns)
+        return stop_ns if self._next_state is None else min(stop_ns, self._next_state.at_ns)
+
+    def _correct(self) -> None:
+        # After days, picoseconds do not fit into a float any more, and the time is rounded.
+        while self._next_state is not None and self._next_state.at_ns <= self.now_ns + 1:
+            self._change_links(self._next_state)
+            self._next_state = next(self._states, None)
+        if self._until_ns is None and self._next_state is None and self._run.is_still:
+            down = ", ".join(self._network_cluster.network.links[link].name for link in sorted(self._down))
+            raise MltcpError(f"{', '.join(self._ways)}: cannot go on: {down} down, and it is to stay so")
+        super()._correct()
+
+    def _change_links(self, state: LinkChange) -> None:
+        self._down = state.down
+        routes: dict[int, tuple[Route, ...]] = {}
+        if state.reroutes:
+            network = self._network_cluster.network
+            self._table = RoutingTable(network, state.down) if state.down else None
+            for number, job in self._placed.items():
+                self._ways[job.name] = routes[number] = self._routes(job)
+        self._run.change_links(state.down, routes)
+        self._note(state.reroutes)
+
+    def _routes(self, job: NetworkJob) -> tuple[Route, ...]:
+        usual, table = self._network_cluster.routes_of(job), self._table
+        return usual if table is None else table.routes(job, self._network_cluster.seed, usual)
+
+    def _note(self, reroutes: bool) -> None:
+        if self._down or self.outages.links:
+            self.outages.note(self.now_ns, self._down, dict(self._ways), reroutes)
 
     def _move(self, start: Start) -> NetworkJob | None:
         """One iteration in which the workers on new GPUs get their state from the former ones; None without any."""
@@ -174,7 +234,7 @@ class NetworkExecutor(FluidExecutor):
             self._steer()
         done = tuple(number for number in ended if number not in moved)
         for number in done:
-            del self._placed[number]
+            self._ways.pop(self._placed.pop(number).name)
         return done
 
     def _steer(self) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from placement.policies.schedulers.non_preemptive import FixedScheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.fluid_executor import FluidExecutor, FluidSettings
+from placement.simulator.network.failures import NO_FAILURES
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.topologies import PortSettings, network_of_cluster
 from placement.simulator.network_executor import NetworkExecutor, TrafficControl
@@ -103,12 +104,14 @@ class TraceOutcome:
         jobs: in the order of the trace.
         decision_ns: of each decision, how long it took.
         scores: of each decision of Cassini under which links are shared, the score of what it chose.
+        outages: of links, and the jobs that they cut off, as JSON (`OutageLog.document`), of the network simulation.
     """
 
     policy: str
     jobs: tuple[IteratedJobOutcome, ...]
     decision_ns: tuple[int, ...] = ()
     scores: tuple[float, ...] = ()
+    outages: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def mean_s(self) -> float:
@@ -195,6 +198,8 @@ def run_trace(
     else:
         cluster, chosen = settings.cluster, policy
         check_fits(jobs, cluster)
+    if control is not None and policy is None:
+        control = replace(control, failures=NO_FAILURES)  # on servers of their own jobs use no link
     executor = (
         FluidExecutor(jobs.jobs, cluster, settings, seed)
         if control is None
@@ -207,6 +212,7 @@ def run_trace(
         tuple(_outcome(job, executor) for job in run.jobs),
         () if policy is None else tuple(run.decision_ns),
         tuple(run.scores),
+        executor.outages.document() if isinstance(executor, NetworkExecutor) else {},
     )
 
 

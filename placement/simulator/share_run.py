@@ -9,7 +9,7 @@ steps, messages and routes are written there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,10 +20,10 @@ from placement.policies.gate_state import GateState
 from placement.simulator.exact.event_heap import drop, put
 from placement.simulator.fluid import Iterations
 from placement.simulator.network.laws.network_law import NetworkLaw
-from placement.simulator.network.max_min import PLACE, ShareState, enter, leave, plant, settle
+from placement.simulator.network.max_min import PLACE, ShareState, enter, leave, plant, settle, take_off
 from placement.simulator.network.outcome import LinkUse
 from placement.simulator.network.routing import Route
-from placement.simulator.network.shares import PS, ShareSettings, advanced, share_state, start_item
+from placement.simulator.network.shares import PS, ShareSettings, advanced, changed, share_state, start_item
 from placement.simulator.network.shares_loop import refill
 from placement.simulator.network.topology import Network
 from placement.simulator.network.traffic import NetworkJob, RemainingClass, Traffic
@@ -35,7 +35,7 @@ class ShareRun:
     Args:
         network: hosts and links.
         widest: of each job, by name, the largest traffic that it may start with.
-        law: of all flows.
+        laws: of the flows of each job.
         settings: their duration has no meaning.
         gate: decides when a job sends; None: nothing does.
         traffic_class: of all messages at first; None: classes do not matter, and `steer` changes none.
@@ -45,16 +45,16 @@ class ShareRun:
         self,
         network: Network,
         widest: Sequence[tuple[str, Traffic]],
-        law: NetworkLaw,
+        laws: Sequence[NetworkLaw],
         settings: ShareSettings,
         gate: GateState | None = None,
         traffic_class: int | RemainingClass | None = None,
     ) -> None:
-        self._network, self._law, self._settings, self._gate = network, law, settings, gate
+        self._network, self._laws, self._settings, self._gate = network, laws, settings, gate
         self._class = 0 if traffic_class is None else traffic_class
         jobs = [
             NetworkJob(name, traffic, (0,) * traffic.workers, law, 0, traffic_class=self._class)
-            for name, traffic in widest
+            for (name, traffic), law in zip(widest, laws, strict=True)
         ]
         unplaced = [[()] * len(traffic.messages) for _, traffic in widest]
         self._state = share_state(network, jobs, unplaced, settings, classed=traffic_class is not None)
@@ -64,6 +64,7 @@ class ShareRun:
         self._silence, self._workers = np.zeros(len(jobs)), [1] * len(jobs)
         self._ways: list[tuple[int, int]] = [(0, 0)] * len(jobs)
         self._log: list[np.ndarray] = []
+        self._down: Collection[int] = ()
 
     @property
     def now_ns(self) -> float:
@@ -94,7 +95,7 @@ class ShareRun:
         record = self._state.jobs[number]
         if self.runs(number):
             raise UsageError(f"job {job.name} runs already")
-        job = replace(job, law=self._law, traffic_class=self._class)
+        job = replace(job, law=self._laws[number], traffic_class=self._class)
         own = share_state(self._network, [job], [routes], self._settings)
         self._place(number, own)
         done = int(record["number"])
@@ -104,6 +105,8 @@ class ShareRun:
         record["number"], record["iterations"] = done, done + job.iterations
         self._state.noise[number] = own.noise[0]
         self._silence[number], self._workers[number] = silence_ns, job.traffic.workers
+        if self._down:
+            self._state = changed(self._state, self._network, self._down, {})
         begins = int(self._state.core["now"][0]) + round(hold_ns * PS)
         put(self._state.due, start_item(self._state, number), begins)
         links = sorted({link for route in routes for link in route})
@@ -146,6 +149,16 @@ class ShareRun:
         if record["bounds"] == 0 and record["priority"] != traffic_class:
             prioritise_job(self._state, number, traffic_class)
         refill(self._state)
+
+    def change_links(self, down: Collection[int], routes: Mapping[int, Sequence[Route]]) -> None:
+        """Let links be down, by number, and jobs go on over other routes; see `failures`."""
+        self._down = down
+        self._state = changed(self._state, self._network, down, routes)
+
+    @property
+    def is_still(self) -> bool:
+        """Whether nothing will happen any more: there are no jobs, or all of them wait for links that are down."""
+        return not self._state.due.size[0]
 
     def delay(self, number: int, by_ns: float) -> None:
         """Delay the start of a job's next iteration, once."""
@@ -299,13 +312,9 @@ def remove_job(state: ShareState, number: int) -> None:
     job = state.jobs[number]
     for place in range(job.first_message, job.first_message + job.messages):
         message = state.messages[place]
-        if message.sending:
-            settle(state, place)
-            leave(state, place)
-            for link in range(message.first, message.first + message.links):
-                state.links[state.places[link].link].sent -= message.left
-            message.sending = 0
-            drop(state.due, place)
+        if message.sending == 1:
+            take_off(state, place)
+        message.sending = 0
     for step in range(job.first_step, job.first_step + job.steps):
         drop(state.due, len(state.messages) + step)
         state.steps[step].asks = 0
@@ -360,7 +369,7 @@ def reroute_job(
                 state.links[state.places[message.first + hop].link].sent -= message.left
         message.links = lengths[each]
         message.delay = delays[each]
-        message.peak_bps = message.limit_bps
+        message.peak_bps = message.most_bps
         for hop in range(lengths[each]):
             link = state.links[ways[first + hop]]
             state.places[message.first + hop].link = ways[first + hop]

@@ -14,7 +14,7 @@ from typing import Any
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import parse_names
-from mltcp.core.quantities import NS_PER_S, parse_number, parse_rate_bps
+from mltcp.core.quantities import NS_PER_MS, NS_PER_S, parse_number, parse_rate_bps
 from mltcp.core.subcommands import add_command
 from placement.cli.simulation.arguments import (
     TOOL,
@@ -57,11 +57,13 @@ from placement.experiments.network import (
 )
 from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.network import parallelism, topologies
-from placement.simulator.network.control_names import parse_control
+from placement.simulator.network.control_names import parse_controls
+from placement.simulator.network.failures import REROUTE_NS, LinkFailures, parse_outages
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.simulation import MODES
 from placement.simulator.network.topologies import (
     PortSettings,
+    key_values,
     load_network,
     network_from_document,
     network_named,
@@ -111,6 +113,7 @@ examples:
 --mix llm --policies themis,lwf-8
   mltcp-placement network --topology leaf-spine:16x8:4:1,rate=400gbit,gpus=8,nics=8 --trace large:jobs=80 --rings 8 \\
 --policies first-fit,first-fit+crux,first-fit+monkeytree,first-fit+ideal --migration 9.02 -o rivals
+  mltcp-placement network --topology thesis --jobs 6*vgg16:dp=4 --mode shares --fail 'leaf3<->agg3@1:5'
 
 A TOPOLOGY is a name, or a file: a graph or a cluster as JSON, Slurm's topology.conf or topology.yaml, of which --nic,
 --uplink and --gpus say what Slurm does not know, or topo.csv of Alibaba's Lingjun trace, with --nic, --over and --gpus.
@@ -135,8 +138,13 @@ link, none), angles=N and candidates=N: themis+cassini@loops=discard:worthwhile=
 
 A CONTROL is reno, cubic, dctcp, dcqcn, delay or constant, or mltcp_ and one of these, with modifiers after an @:
 mltcp_dcqcn@remaining:both (a shape of F; whether it scales the increase, the decrease or both), @slope=2:intercept=0.5,
-or constants of the control, by their names (timer=100us, state=ns3). With --jobs, each model may have its own:
-vgg19=dcqcn@timer=100us+vgg19=dcqcn@timer=125us are two laws for two jobs, in their order.
+or constants of the control, by their names (timer=100us, state=ns3). mltcp_dcqcn:0.5+dcqcn mixes them:
+CONTROL:WHICH+...+CONTROL, where WHICH is a share of the jobs, drawn by the seed, or a pattern of their names
+(mltcp_dcqcn:vgg16-*+dcqcn). Each model may have its own: vgg19=dcqcn@timer=100us+vgg19=dcqcn@timer=125us are two laws
+for two jobs, in their order.
+
+Links fail as --fail and --failures say. A flow with a link on its way that is down waits until ECMP has routes over
+what is left (--reroute-ms), or, where no way is left, until the link is back; a job that cannot go on is told.
 """
 
 
@@ -166,6 +174,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     run.add_argument("--mode", choices=MODES, help="(default steps; of a trace shares, or steps)")
     run.add_argument("--step-us", metavar="US", help="of the mode steps (default: by the network)")
+    failing = command.add_argument_group("links that fail")
+    failing.add_argument(
+        "--fail", nargs="+", metavar="LINK", help="A->B@FROM[:UNTIL] in seconds; A<->B for both directions"
+    )
+    failing.add_argument(
+        "--failures",
+        metavar="TIMES",
+        help="mtbf=S,mttr=S: means of each cable between switches, drawn by the seed",
+    )
+    failing.add_argument(
+        "--reroute-ms", metavar="MS", help="until routes follow a failure or a repair (default 100)"
+    )
     add_output(command)
     add_processes(command)
 
@@ -200,6 +220,7 @@ def execute(options: argparse.Namespace) -> int:
         _show_jobs(comparison)
         for policy, runs in comparison.runs.items():
             _show_lost(policy, runs[0])
+        _show_cut_off(comparison)
     return 0
 
 
@@ -227,6 +248,7 @@ def _plan(options: argparse.Namespace) -> ComparisonPlan[JobsInNetwork]:
         options.mode or MODES[0],
         round(duration_s * NS_PER_S),
         _step_ns(options),
+        _failures(options, network, seeds[0].seed),
     )
     for control in controls:
         workload.variants(control)
@@ -261,6 +283,7 @@ def _execute_trace(options: argparse.Namespace) -> int:
         if beside:
             rows = ((each.policy, *each.cells) for each in beside)
             open_console().print(ruled_table("", "policy + control", OverIdeal.HEADERS, rows))
+        _show_cut_off(comparison)
     return 0
 
 
@@ -281,11 +304,18 @@ def _trace_plan(options: argparse.Namespace) -> ComparisonPlan[TracesInNetwork]:
     rings = whole_number(given_or(options.rings, "1"), "--rings", 1024)
     cluster = NetworkCluster.of(network, digest(repr(network)), rings)
     use = TraceUse(cut_of(options), options.mix)
-    traces = traces_in(options.trace, parse_seeds(options.seeds), cluster, use)
+    seeds = parse_seeds(options.seeds)
+    traces = traces_in(options.trace, seeds, cluster, use)
     settings = FluidSettings(cluster, cluster.nic_bps, round(migration_s * NS_PER_S), noise)
     names = tuple(f"{policy}+{control}" for policy in policies for control in controls)
     plan = ComparisonPlan(
-        TracesInNetwork(settings, round(lease_s * NS_PER_S), mode, _step_ns(options)),
+        TracesInNetwork(
+            settings,
+            round(lease_s * NS_PER_S),
+            mode,
+            _step_ns(options),
+            _failures(options, network, seeds[0]),
+        ),
         names,
         traces,
         options.baseline,
@@ -343,13 +373,34 @@ def _refuse(options: argparse.Namespace, listed: Sequence[tuple[str, str, str]],
             raise UsageError(f"{name}: expected with {beside} only")
 
 
+def _failures(options: argparse.Namespace, network: Network, seed: int) -> LinkFailures:
+    outages = [outage for text in options.fail or () for outage in parse_outages(text)]
+    times = key_values(options.failures or "", ("mtbf", "mttr"), "--failures")
+    if len(times) == 1:
+        raise UsageError("--failures: expected mtbf and mttr, got one of them")
+    means_ns = [
+        parse_number(times[name], field=f"--failures: {name}", lowest=1e-3, highest=1e9) * NS_PER_S
+        for name in ("mtbf", "mttr")
+        if times
+    ]
+    reroute_ns = REROUTE_NS
+    if options.reroute_ms is not None:
+        reroute_ns = round(
+            NS_PER_MS * parse_number(options.reroute_ms, field="--reroute-ms", lowest=1e-3, highest=1e6)
+        )
+    mtbf_ns, mttr_ns = means_ns or (None, None)
+    failures = LinkFailures(tuple(outages), mtbf_ns, mttr_ns, reroute_ns)
+    next(failures.events(network, seed), None)  # a link that is not there is told before any run
+    return failures
+
+
 def _checked_scheduler(name: str) -> str:
     placing_policy(name)
     return name
 
 
 def _checked_control(name: str) -> str:
-    parse_control(name)
+    parse_controls(name)
     return name
 
 
@@ -421,6 +472,18 @@ def _show_lost(policy: str, run: TraceRun) -> None:
     worst = sorted(range(len(slowdowns)), key=lambda job: -slowdowns[job])
     for number in worst[:_SHOWN_JOBS] if run["lost_lines"] else ():
         print(f"{policy}, {run.trace}: {run['lost_lines'][number]}")
+
+
+def _show_cut_off(comparison: PolicyComparison) -> None:
+    """The jobs that had no way for some of their messages: a line a job and outage."""
+    for policy, runs in comparison.runs.items():
+        for run in runs:
+            for each in run["cut_off"]:
+                until = "the end: it cannot go on" if each["until_s"] is None else f"{each['until_s']:g} s"
+                print(
+                    f"{policy}, {run.trace}: job {each['job']} has no way around {each['link']} "
+                    f"from {each['from_s']:g} s to {until}"
+                )
 
 
 def _title(plan: ComparisonPlan[JobsInNetwork]) -> str:

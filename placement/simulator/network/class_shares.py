@@ -105,7 +105,7 @@ def _gather(state: ShareState) -> tuple[bool, bool]:
     core.messages = core.links = 0
     for place in range(core.seeds):
         state.messages[state.seeds[place]].seed = 0
-        if state.messages[state.seeds[place]].sending:
+        if state.messages[state.seeds[place]].sending == 1:
             join(state, state.seeds[place])
     core.seeds = done = 0
     is_strict = is_fair = False

@@ -1,10 +1,12 @@
-"""Congestion controls of a network by their names, such as ``mltcp_dcqcn@both:slope=2``."""
+"""Congestion controls of a network by their names, such as ``mltcp_dcqcn@both:slope=2``, alone and mixed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from hashlib import blake2b
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import UsageError, shown
@@ -17,7 +19,7 @@ MLTCP = "mltcp_"
 
 CONTROL_NAMES = Vocabulary(
     "control",
-    tuple(prefix + control.name.lower() for control in Control for prefix in ("", MLTCP)),
+    tuple(prefix + control.label for control in Control for prefix in ("", MLTCP)),
     modified=True,
 )
 _SCALED = {"increase": (True, False), "decrease": (False, True), "both": (True, True)}
@@ -48,7 +50,7 @@ def _modified(law: NetworkLaw, modifier: str, is_scaled: bool, text: str) -> Net
     where = f"control {text!r}: {name}"
     if not equals or name in ("slope", "intercept"):
         if not is_scaled:
-            raise UsageError(f"{where}: expected F only after {MLTCP}{law.control.name.lower()}")
+            raise UsageError(f"{where}: expected F only after {MLTCP}{law.control.label}")
         if name in _SCALED:
             increase, decrease = _SCALED[name]
             return replace(law, increase=increase, decrease=decrease)
@@ -73,35 +75,111 @@ def _constant(control: Control, name: str, value: str, where: str) -> tuple[str,
 _OF_MODEL = re.compile(r"([^@+=]+)=(.+)")
 
 
-def job_laws(text: str, jobs: Sequence[str]) -> tuple[NetworkLaw, ...]:
-    """The law of each job: the same of all, or its own of ``MODEL=LAW+MODEL=LAW``.
+@dataclass(frozen=True)
+class ModelControls:
+    """A control for each model.
 
-    A part is of a job whose name begins with MODEL and a dash, whatever the case of its letters. Several parts of a
+    A part is of a job whose name begins with its model and a dash, whatever the case of its letters. Several parts of a
     model are of such jobs one after the other, in their order; the last of them also of all that follow.
 
-    Args:
-        text: a control (`parse_control`), or several for models.
-        jobs: their names.
+    Attributes:
+        text: where they are from, for errors.
+        parts: models in small letters, and their laws.
+    """
+
+    text: str
+    parts: tuple[tuple[str, NetworkLaw], ...]
+
+    def laws(self, jobs: Sequence[str], seed: int = 0) -> list[NetworkLaw]:
+        """The control of each job; the seed has no meaning.
+
+        Raises:
+            UsageError: a job without a law, or a part without a job.
+        """
+        queues: dict[str, list[NetworkLaw]] = {}
+        for model, law in self.parts:
+            queues.setdefault(model, []).append(law)
+        named = [_model_of(job, queues, self.text) for job in jobs]
+        for model, laws in queues.items():
+            if named.count(model) < len(laws):
+                raise UsageError(
+                    f"control {shown(self.text)}: {model}: expected {len(laws)} jobs, got {named.count(model)}"
+                )
+        return [queues[model].pop(0) if len(queues[model]) > 1 else queues[model][0] for model in named]
+
+
+@dataclass(frozen=True)
+class ControlMix:
+    """Which jobs have which control, where not all have the same.
+
+    Attributes:
+        others: the control of all jobs that no part has.
+        parts: controls before it, each with the share of all jobs that have it, or a pattern of their names.
+    """
+
+    others: NetworkLaw
+    parts: tuple[tuple[float | str, NetworkLaw], ...] = ()
+
+    def laws(self, jobs: Sequence[str], seed: int) -> list[NetworkLaw]:
+        """The control of each job.
+
+        A pattern takes its jobs first; shares take of the others, in an order drawn by the seed. The order does not
+        depend on the shares: with a larger one, a job that had the control keeps it.
+        """
+        found: dict[str, NetworkLaw] = {}
+        for pattern, law in self.parts:
+            if isinstance(pattern, str):
+                found |= {job: law for job in jobs if job not in found and fnmatchcase(job, pattern)}
+        drawn = sorted((job for job in jobs if job not in found), key=lambda job: _drawn(seed, job))
+        for share, law in self.parts:
+            if not isinstance(share, str):
+                count = round(share * len(jobs))
+                found |= dict.fromkeys(drawn[:count], law)
+                drawn = drawn[count:]
+        return [found.get(job, self.others) for job in jobs]
+
+
+def parse_controls(text: str) -> ControlMix | ModelControls:
+    """The controls of a text: of all jobs, mixed, or of each model.
+
+    ``CONTROL:WHICH+...+CONTROL``, such as ``mltcp_dcqcn:0.5+dcqcn``, mixes them: WHICH is the share of all jobs that
+    have the control, or a pattern of their names (``mltcp_dcqcn:vgg16-*+dcqcn``). ``MODEL=CONTROL+MODEL=CONTROL`` gives
+    each model its own (`ModelControls`).
 
     Raises:
-        UsageError: no such control, a job without a law, or a part without a job.
+        UsageError: no such control, a part before the last one without WHICH, or parts of both kinds.
     """
-    parts = text.split("+")
-    found = [_OF_MODEL.fullmatch(part) for part in parts]
-    if len(parts) == 1 and found[0] is None:
-        return (parse_control(text),) * len(jobs)
-    queues: dict[str, list[NetworkLaw]] = {}
-    for part, match in zip(parts, found, strict=True):
-        if match is None:
-            raise UsageError(f"control {shown(text)}: expected MODEL=LAW joined by +, got {shown(part)}")
-        queues.setdefault(match[1].lower(), []).append(parse_control(match[2]))
-    named = [_model_of(job, queues, text) for job in jobs]
-    for model, laws in queues.items():
-        if named.count(model) < len(laws):
+    found = [_OF_MODEL.fullmatch(part) for part in text.split("+")]
+    if any(found):
+        return ModelControls(
+            text,
+            tuple(_of_model(part, match, text) for part, match in zip(text.split("+"), found, strict=True)),
+        )
+    *before, others = text.split("+")
+    parts: list[tuple[float | str, NetworkLaw]] = []
+    for part in before:
+        name, colon, which = part.rpartition(":")
+        if not colon or not which:
             raise UsageError(
-                f"control {shown(text)}: {model}: expected {len(laws)} jobs, got {named.count(model)}"
+                f"control {text!r}: expected CONTROL:SHARE or CONTROL:JOBS before a +, got {shown(part)}"
             )
-    return tuple(queues[model].pop(0) if len(queues[model]) > 1 else queues[model][0] for model in named)
+        is_share = which[0].isdigit() or which[0] in ".-"
+        where = f"control {text!r}: share"
+        parts.append(
+            (
+                parse_number(which, field=where, lowest=0, highest=1) if is_share else which,
+                parse_control(name),
+            )
+        )
+    if sum(share for share, _ in parts if not isinstance(share, str)) > 1:
+        raise UsageError(f"control {text!r}: expected shares of at most 1 together")
+    return ControlMix(parse_control(others), tuple(parts))
+
+
+def _of_model(part: str, match: re.Match[str] | None, text: str) -> tuple[str, NetworkLaw]:
+    if match is None:
+        raise UsageError(f"control {shown(text)}: expected MODEL=CONTROL joined by +, got {shown(part)}")
+    return match[1].lower(), parse_control(match[2])
 
 
 def _model_of(job: str, models: Iterable[str], text: str) -> str:
@@ -111,3 +189,17 @@ def _model_of(job: str, models: Iterable[str], text: str) -> str:
     if not matching:
         raise UsageError(f"control {shown(text)}: expected a law for job {shown(job)}, got none")
     return max(matching, key=len)
+
+
+def split_controls(name: str) -> tuple[str, str]:
+    """The policy and the controls of a name such as ``themis+cassini+mltcp_dcqcn:0.5+dcqcn``."""
+    parts = name.split("+")
+    first = next(
+        (place for place, part in enumerate(parts) if CONTROL_NAMES.find(part.partition(":")[0])),
+        len(parts) - 1,
+    )
+    return "+".join(parts[:first]), "+".join(parts[first:])
+
+
+def _drawn(seed: int, job: str) -> bytes:
+    return blake2b(f"control {seed} {job}".encode(), digest_size=8).digest()

@@ -33,12 +33,16 @@ MESSAGE = np.dtype(
         ("connection", "i8"),
         ("first", "i8"),  # of its places on links
         ("links", "i8"),
+        ("room", "i8"),  # so many places it may have there
         ("size", "f8"),  # bytes
         ("delay", "i8"),  # of propagation
         ("peak", "f8"),
         ("peak_bps", "f8"),
-        ("limit_bps", "f8"),  # at which it is made
-        ("sending", "i8"),
+        ("most_bps", "f8"),  # whatever its links have
+        ("sending", "i8"),  # 0, 1, or WAITS
+        ("down", "i8"),  # a link of its way that is down, or -1
+        ("passed", "f8"),  # bytes that it sent before it last had to wait or got another way, and
+        ("passed_in", "f8"),  # the time that they take at the peaks of those ways
         ("left", "f8"),
         ("rate", "f8"),  # below 0 while it is not settled
         ("before", "f8"),  # its rate before it rose again
@@ -75,6 +79,9 @@ LINK = np.dtype(
         ("queues", "i8"),  # for traffic classes: of the kinds in `class_shares`
     ]
 )
+
+WAITS = 2
+"""A message that a link on its way has no place for: it is down. It is on no link."""
 
 PLACE = np.dtype([("link", "i8"), ("message", "i8"), ("before", "i8"), ("after", "i8")])
 """A message on a link: a node of the link's list."""
@@ -138,7 +145,7 @@ JOB = np.dtype(
 CONNECTION = np.dtype([("total", "f8"), ("sent", "f8"), ("tail", "i8")])
 
 PART = np.dtype([("next", "i8"), ("neighbour", "i8"), ("link", "i8"), ("lost", "f8")])
-"""Time lost to a neighbour on a link; a list for each message and each job, and one of what is free."""
+"""Time lost to a neighbour on a link, or (-1) while it was down; a list for each message and job, one of free ones."""
 
 ENDED = np.dtype([("job", "i8"), ("began", "i8"), ("ended", "i8"), ("unhindered", "f8")])
 
@@ -272,7 +279,7 @@ def leave(state: ShareState, number: int) -> None:
         link.messages -= 1
         link.asked_bps = link.asked_bps - message.peak_bps if link.messages else 0.0
         link.used = link.used - message.rate if link.messages else 0.0
-        link.sent += message.size
+        link.sent += message.size - message.passed
     message.rate, message.full = 0.0, -1
     core.sending -= 1
     drop(state.due, hold_item(state, number))
@@ -367,7 +374,51 @@ def _part(state: ShareState, message: Records, neighbour: int, last: int) -> int
     return new
 
 
-# -- rates --------------------------------------------------------------------------------------
+@compiled
+def take_off(state: ShareState, number: int) -> None:
+    """Let a message that is sent wait, on no link; what it has sent counts on those of its way until now."""
+    message = state.messages[number]
+    settle(state, number)
+    leave(state, number)
+    drop(state.due, number)
+    for place in range(message.first, message.first + message.links):
+        state.links[state.places[place].link].sent -= message.left
+    message.passed_in += (message.size - message.left - message.passed) / message.peak
+    message.passed = message.size - message.left
+    message.sending, message.counted = WAITS, state.core[0].now
+
+
+@compiled
+def count_waiting(state: ShareState, number: int) -> None:
+    """Attribute the time for which a message has waited to the link that is down."""
+    message = state.messages[number]
+    took = state.core[0].now - message.counted
+    message.counted = state.core[0].now
+    if took > 0 and state.core[0].attributes and message.down >= 0:
+        message.full = message.down
+        state.parts[_part(state, message, -1, -1)].lost += took
+        message.full = -1
+
+
+@compiled
+def set_down(state: ShareState, down: np.ndarray) -> None:
+    """Let messages wait whose ways have a link that is down (by number), and those go on whose ways are whole."""
+    for number in range(len(state.messages)):
+        message = state.messages[number]
+        broken = -1
+        for place in range(message.first, message.first + message.links):
+            broken = state.places[place].link if down[state.places[place].link] else broken
+        if message.sending == 1 and broken >= 0:
+            take_off(state, number)
+        elif message.sending == WAITS:
+            count_waiting(state, number)
+            if broken < 0:
+                message.sending, message.since = 1, state.core[0].now
+                enter(state, number)
+        message.down = broken
+
+
+# -- rates -------------------------------------------------------------------------------------
 
 
 @compiled
@@ -379,7 +430,7 @@ def fill(state: ShareState) -> None:
     for place in range(core.seeds):
         number = state.seeds[place]
         state.messages[number].seed = 0
-        if state.messages[number].sending:
+        if state.messages[number].sending == 1:
             settle(state, number)
             state.messages[number].weight = weight_of(state, state.messages[number])
             join(state, number)

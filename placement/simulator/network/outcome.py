@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+FAILURE = "failure"
+"""What stands for a neighbour in reports where a link was down."""
+
 
 @dataclass(frozen=True)
 class JobCourse:
@@ -49,9 +52,10 @@ class LostTime:
     iteration it is counted along its critical path: the messages and the computing that determined its end. So the
     durations of a job's iterations add up to what it lost and `unhindered_ns`, what it would have taken along these
     paths at full rates. A job is its own neighbour where its messages share a link.
+    While a link of its way is down, a message loses all of the time to that link.
 
     Attributes:
-        job, neighbour, link: numbers, as in the outcome.
+        job, neighbour, link: numbers, as in the outcome; neighbour -1 where the link was down.
         lost_ns: of each entry.
         unhindered_ns: of each job.
     """
@@ -72,6 +76,11 @@ class NetworkOutcome:
     ended_ns: int
     lost: LostTime | None = None
     """Where it was asked for."""
+
+    def neighbour_name(self, lost: LostTime, entry: int) -> str:
+        """To whom the time of an entry was lost."""
+        neighbour = int(lost.neighbour[entry])
+        return FAILURE if neighbour < 0 else self.jobs[neighbour].name
 
     def lost_lines(self, most: int = 3) -> list[str]:
         """One line for each job: to whom it lost how much of its time alone, on which links, the `most` largest parts.
@@ -94,7 +103,7 @@ def _lost_line(outcome: NetworkOutcome, lost: LostTime, number: int, most: int) 
     entries = entries[np.argsort(-lost.lost_ns[entries], kind="stable")]
     shares = lost.lost_ns[entries] / alone_ns
     parts = [
-        f"{_percent(share)} to {outcome.jobs[lost.neighbour[entry]].name} on {outcome.links[lost.link[entry]].name}"
+        f"{_percent(share)} to {outcome.neighbour_name(lost, entry)} on {outcome.links[lost.link[entry]].name}"
         for entry, share in zip(entries[:most], shares, strict=False)
     ]
     return f"job {course.name} lost {_percent(whole)}" + (f": {', '.join(parts)}" if parts else "")

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
 from mltcp.core.errors import UsageError, shown
-from placement.simulator.network.topology import LinkEvent, Network
+from placement.simulator.network.topology import Network
 from placement.simulator.network.traffic import NetworkJob
 
 Route = tuple[int, ...]
@@ -22,14 +21,6 @@ Route = tuple[int, ...]
 
 _Switches = tuple[int | None, ...]
 _MASK = (1 << 64) - 1
-
-
-@dataclass(frozen=True)
-class RouteChange:
-    """The routes of all jobs, message by message, from a time on."""
-
-    at_ns: int
-    routes: tuple[tuple[Route, ...], ...]
 
 
 class RoutingTable:
@@ -64,18 +55,25 @@ class RoutingTable:
         self._next: dict[tuple[int, int], list[int]] = {}
         self._all: dict[tuple[tuple[int, int], tuple[int, int]], tuple[Route, ...]] = {}
 
-    def routes(self, job: NetworkJob, seed: int = 0) -> tuple[Route, ...]:
+    def routes(
+        self, job: NetworkJob, seed: int = 0, otherwise: Sequence[Route] | None = None
+    ) -> tuple[Route, ...]:
         """The route of each message of the job, in the order of its steps.
+
+        Args:
+            job: the job.
+            seed: of the hash.
+            otherwise: the routes of messages for which there is no way.
 
         Raises:
             UsageError: a worker on a host or GPU that is not there, a message of a worker that is not there, or no way
-                between two hosts.
+                between two hosts and none in `otherwise`.
         """
         self._check(job)
         gpus = job.gpus
         job_key = int.from_bytes(blake2b(f"{seed} {job.name}".encode(), digest_size=8).digest())
-        known: dict[tuple[int, int, int], Route] = {}
-        found = []
+        known: dict[tuple[int, int, int], Route | None] = {}
+        found: list[Route] = []
         for step in job.traffic.steps:
             for message in step.messages:
                 flow = message.source, message.target, message.connection
@@ -84,8 +82,11 @@ class RoutingTable:
                         _check_number(worker, len(job.hosts), f"job {shown(job.name)}: message: worker")
                     key = _mixed(job_key ^ _mixed((flow[0] << 40) ^ (flow[1] << 16) ^ flow[2]))
                     source, target = ((job.hosts[worker], gpus[worker]) for worker in flow[:2])
-                    known[flow] = self._route(source, target, key, job.name)
-                found.append(known[flow])
+                    known[flow] = self._route(source, target, key)
+                    if known[flow] is None and otherwise is None:
+                        raise self._no_way(job.name, source[0], target[0])
+                way = known[flow]
+                found.append(otherwise[len(found)] if way is None and otherwise is not None else way or ())
         return tuple(found)
 
     def ways(self, job: NetworkJob) -> tuple[tuple[Route, ...], ...]:
@@ -108,10 +109,19 @@ class RoutingTable:
                 name = shown(self._network.hosts[host])
                 _check_number(gpu, self._network.gpus_of(host), f"{where}: GPU of host {name}")
 
-    def _route(self, source: tuple[int, int], target: tuple[int, int], key: int, job: str) -> Route:
+    def _no_way(self, job: str, source: int, target: int) -> UsageError:
+        hosts = self._network.hosts
+        return UsageError(
+            f"job {shown(job)}: route from host {shown(hosts[source])} to {shown(hosts[target])}: "
+            "expected links that lead there, got none"
+        )
+
+    def _route(self, source: tuple[int, int], target: tuple[int, int], key: int) -> Route | None:
         if source[0] == target[0]:
             return ()
-        pairs = self._some_nic_pairs(source, target, job)
+        pairs = self._nic_pairs(*source, *target)
+        if not pairs:
+            return None
         first, last = pairs[key % len(pairs)]
         if first == last:
             return (first,)
@@ -152,11 +162,7 @@ class RoutingTable:
         """See `_nic_pairs`; raises UsageError if there are none."""
         pairs = self._nic_pairs(*source, *target)
         if not pairs:
-            hosts = self._network.hosts
-            raise UsageError(
-                f"job {shown(job)}: route from host {shown(hosts[source[0]])} to {shown(hosts[target[0]])}: "
-                "expected links that lead there, got none"
-            )
+            raise self._no_way(job, source[0], target[0])
         return pairs
 
     def _nic_pairs(self, source: int, source_gpu: int, target: int, target_gpu: int) -> list[tuple[int, int]]:
@@ -218,28 +224,6 @@ class RoutingTable:
 def routes(network: Network, job: NetworkJob, seed: int = 0) -> tuple[Route, ...]:
     """The route of each message of one job; of several jobs, `RoutingTable.routes` shares what it has found."""
     return RoutingTable(network).routes(job, seed)
-
-
-def route_changes(
-    network: Network, jobs: Sequence[NetworkJob], events: Sequence[LinkEvent], seed: int = 0
-) -> tuple[RouteChange, ...]:
-    """The routes of jobs at the beginning and after each time at which links fail or come back.
-
-    Raises:
-        UsageError: as `RoutingTable.routes`, an event of a link that is not there, or one before the beginning.
-    """
-    for event in events:
-        _check_number(event.link, len(network.links), "event: link")
-        _check_number(event.at_ns, 1 << 62, "event: at_ns")
-    down: set[int] = set()
-    changes = []
-    for at_ns in sorted({0, *(event.at_ns for event in events)}):
-        for event in events:
-            if event.at_ns == at_ns:
-                (down.discard if event.is_up else down.add)(event.link)
-        table = RoutingTable(network, down)
-        changes.append(RouteChange(at_ns, tuple(table.routes(job, seed) for job in jobs)))
-    return tuple(changes)
 
 
 def _mixed(value: int) -> int:

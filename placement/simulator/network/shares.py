@@ -12,7 +12,7 @@ the share mode does not know: its equal jobs part by themselves, here they do no
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,7 @@ from mltcp.core.errors import UsageError
 from mltcp.core.quantities import check_number
 from placement.simulator.exact.event_heap import empty, put
 from placement.simulator.network.class_shares import QUEUE, STRICT, WEIGHTED
+from placement.simulator.network.failures import NetworkChange
 from placement.simulator.network.laws.network_law import Control
 from placement.simulator.network.max_min import (
     CONNECTION,
@@ -32,10 +33,13 @@ from placement.simulator.network.max_min import (
     PART,
     PLACE,
     STEP,
+    WAITS,
     ShareState,
+    set_down,
+    take_off,
 )
 from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
-from placement.simulator.network.shares_loop import advance
+from placement.simulator.network.shares_loop import advance, refill
 from placement.simulator.network.topology import CLASSES, Network
 from placement.simulator.network.traffic import NetworkJob, RemainingClass, Routes, followers
 
@@ -83,27 +87,79 @@ class ShareSettings:
         check_number(self.duration_ns, field="duration_ns", lowest=0)
         for control in Control:
             if control not in self.exponents:
-                raise UsageError(
-                    f"exponents: expected one for each control, got none for {control.name.lower()}"
-                )
+                raise UsageError(f"exponents: expected one for each control, got none for {control.label}")
             check_number(self.exponents[control], field="exponents", lowest=0, highest=4)
 
 
 def run_shares(
-    network: Network, jobs: Sequence[NetworkJob], routes: Routes, settings: ShareSettings = ShareSettings()
+    network: Network,
+    jobs: Sequence[NetworkJob],
+    routes: Routes,
+    settings: ShareSettings = ShareSettings(),
+    changes: Sequence[NetworkChange] = (),
 ) -> NetworkOutcome:
-    """Run until the end of the duration, or of all jobs.
+    """Run until the end of the duration, or of all jobs; see `simulate`, which checks its arguments.
 
     What it does not model, marked and dropped bytes and queues, is NaN in the outcome.
 
     Raises:
-        UsageError: a link without capacity, a route that is not one of links of the network, steps that wait for each
-            other in a circle, or an iteration that takes no time.
+        UsageError: steps that wait for each other in a circle, or an iteration that takes no time.
     """
-    _check(network, jobs, routes)
     alone_ns = _alone_ns(jobs, share_state(network, jobs, routes, settings))
-    state, ended = advanced(begun(network, jobs, routes, settings), min(settings.duration_ns * PS, _FAR_PS))
+    state, until, log = begun(network, jobs, routes, settings), min(settings.duration_ns * PS, _FAR_PS), []
+    for change in changes:
+        state, ended = advanced(state, min(change.at_ns * PS, until))
+        log.append(ended)
+        if change.at_ns * PS >= until or not (
+            state.due.size[0] or (state.messages["sending"] == WAITS).any()
+        ):
+            break
+        state.core["now"] = change.at_ns * PS
+        state = changed(state, network, change.down, dict(enumerate(change.routes or ())))
+    state, ended = advanced(state, until)
+    ended = np.concatenate([*log, ended])
     return _outcome(network, jobs, settings, state, ended, alone_ns)
+
+
+def changed(
+    state: ShareState, network: Network, down: Collection[int], routes: Mapping[int, Sequence[Sequence[int]]]
+) -> ShareState:
+    """The state with links down, and jobs, by number, on other routes; messages that are sent go on there."""
+    for job, ways in routes.items():
+        first = int(state.jobs["first_message"][job])
+        for number, way in enumerate(ways, first):
+            state = _rerouted(state, network, number, way)
+    while state.core[0]["attributes"] and state.core[0]["free_parts"] < _parts_wanted(state):
+        state = state._replace(parts=_grown(state))
+    is_down = np.zeros(len(network.links), np.bool_)
+    is_down[list(down)] = True
+    set_down(state, is_down)
+    refill(state)
+    return state
+
+
+def _parts_wanted(state: ShareState) -> int:
+    core = state.core[0]
+    return int(core["sending"] * core["most"]) + len(state.messages)
+
+
+def _rerouted(state: ShareState, network: Network, number: int, way: Sequence[int]) -> ShareState:
+    message = state.messages[number]
+    first, links = int(message["first"]), int(message["links"])
+    if state.places["link"][first : first + links].tolist() == list(way):
+        return state
+    if message["sending"] == 1:
+        take_off(state, number)
+    if len(way) > message["room"]:
+        first = len(state.places)
+        state = state._replace(places=np.concatenate([state.places, np.zeros(len(way), PLACE)]))
+        message["first"], message["room"] = first, len(way)
+    state.places["link"][first : first + len(way)] = way
+    state.places["message"][first : first + len(way)] = number
+    message["links"] = len(way)
+    message["peak_bps"], message["delay"] = _peak_and_delay(network, way, float(message["most_bps"]))
+    message["peak"] = message["peak_bps"] / 8e12
+    return state
 
 
 def begun(
@@ -186,7 +242,9 @@ def _outcome(
     sent = state.links["sent"].copy()
     for message in state.messages[state.messages["sending"] == 1]:
         way = state.places["link"][message["first"] : message["first"] + message["links"]]
-        sent[way] += message["size"] - message["left"] + message["rate"] * (now - message["since"])
+        sent[way] += (
+            message["size"] - message["passed"] - message["left"] + message["rate"] * (now - message["since"])
+        )
     links = tuple(
         LinkUse(link.name, float(bytes_), math.nan, math.nan, math.nan)
         for link, bytes_ in zip(network.links, sent, strict=True)
@@ -215,38 +273,6 @@ def _lost(state: ShareState, of_jobs: Sequence[np.ndarray]) -> LostTime:
         np.array(lost, float),
         np.array([of_job["unhindered"].sum() / PS for of_job in of_jobs]),
     )
-
-
-# -- checks -------------------------------------------------------------------------------------
-
-
-def _check(network: Network, jobs: Sequence[NetworkJob], routes: Routes) -> None:
-    if not jobs:
-        raise UsageError("jobs: expected at least one, got none")
-    if len(routes) != len(jobs):
-        raise UsageError(f"routes: expected those of {len(jobs)} jobs, got {len(routes)}")
-    for job, of_job in zip(jobs, routes, strict=True):
-        count = len(job.traffic.messages)
-        if len(of_job) != count:
-            raise UsageError(f"routes of job {job.name}: expected {count}, one a message, got {len(of_job)}")
-        if any(not 0 <= step.compute_ns * PS <= _DAY_PS for step in job.traffic.steps):
-            raise UsageError(
-                f"job {job.name}: compute_ns: expected at least 0 and at most a day in each step"
-            )
-        if any(not 0 <= message.size_bytes < math.inf for message in job.traffic.messages):
-            raise UsageError(f"job {job.name}: size_bytes: expected at least 0 and finite in each message")
-        if not 0 <= job.start_ns * PS <= _FAR_PS or job.noise_ns < 0:
-            raise UsageError(
-                f"job {job.name}: start_ns and noise_ns: expected 0 or more, got {job.start_ns} and {job.noise_ns}"
-            )
-        if job.holds_ns:
-            raise UsageError(f"job {job.name}: holds_ns: expected none in the mode shares")
-        for route in of_job:
-            if len(set(route)) != len(route) or any(not 0 <= link < len(network.links) for link in route):
-                raise UsageError(
-                    f"routes of job {job.name}: expected numbers of links below {len(network.links)}, each once, "
-                    f"got {list(route)}"
-                )
 
 
 def _longest_ns(job: NetworkJob) -> int:
@@ -371,10 +397,9 @@ def _work(
                 if connection == len(connections):
                     connections.append(0.0)
                 connections[connection] += message.size_bytes
-                way = [network.links[link] for link in next(routes_left)]
-                peak_bps = min((link.rate_bps for link in way), default=math.inf)
-                limit_bps = min(most_bps if way else math.inf, step.rate_bps)
-                delay = sum(link.delay_ns for link in way) * PS
+                way = next(routes_left)
+                own_bps = min(most_bps if way else math.inf, step.rate_bps)
+                peak_bps, delay = _peak_and_delay(network, way, own_bps)
                 messages.append(
                     (
                         number,
@@ -382,24 +407,38 @@ def _work(
                         connection,
                         place,
                         len(way),
+                        len(way),
                         message.size_bytes,
                         delay,
-                        min(peak_bps, limit_bps),
-                        limit_bps,
+                        peak_bps,
+                        own_bps,
                     )
                 )
                 place += len(way)
             steps.append((*head, len(nexts), len(waiting)))
             nexts.extend(first_step + other for other in waiting)
-    names = ("job", "step", "connection", "first", "links", "size", "delay", "peak_bps", "limit_bps")
-    records = _filled(MESSAGE, names, messages)
+    records = _filled(
+        MESSAGE,
+        (
+            *("job", "step", "connection", "first", "links", "room"),
+            *("size", "delay", "peak_bps", "most_bps"),
+        ),
+        messages,
+    )
     records["peak"] = records["peak_bps"] / 8e12
-    for name in ("full", "waited", "behind", "parts"):
+    for name in ("full", "waited", "behind", "parts", "down"):
         records[name] = -1
     of_connections = np.zeros(len(connections), CONNECTION)
     of_connections["total"], of_connections["tail"] = connections, -1
     of_steps = _filled(STEP, ("job", "compute", "first", "messages", "waits", "first_next", "nexts"), steps)
     return records, of_steps, of_connections, np.array(nexts, np.int64)
+
+
+def _peak_and_delay(network: Network, way: Sequence[int], most_bps: float) -> tuple[float, int]:
+    """The rate that a message has alone on a way, and the propagation there in picoseconds."""
+    links = [network.links[link] for link in way]
+    peak_bps = min((link.rate_bps for link in links), default=math.inf)
+    return min(peak_bps, most_bps), sum(link.delay_ns for link in links) * PS
 
 
 def _filled(record: np.dtype, names: Sequence[str], rows: Sequence[tuple]) -> np.ndarray:

@@ -13,7 +13,7 @@ from placement.model.compiled import compiled
 from placement.model.state import Records
 from placement.simulator.exact.event_heap import pop, put
 from placement.simulator.network.class_shares import class_of, fill_by_class
-from placement.simulator.network.max_min import ShareState, enter, fill, leave, plant
+from placement.simulator.network.max_min import WAITS, ShareState, enter, fill, leave, plant
 
 
 @compiled
@@ -119,9 +119,13 @@ def _continue_step(state: ShareState, number: int) -> None:
 def _send(state: ShareState, number: int) -> None:
     message = state.messages[number]
     message.sending, message.left, message.since = 1, message.size, state.core[0].now
+    message.passed = message.passed_in = 0.0
     if state.core[0].classed:
         message.priority = class_of(state, message)
-    enter(state, number)
+    if message.down >= 0:
+        message.sending, message.counted = WAITS, state.core[0].now
+    else:
+        enter(state, number)
 
 
 @compiled
@@ -197,7 +201,7 @@ def _follow_back(state: ShareState, job: Records, step_number: int) -> float:
             unhindered += state.messages[number].delay
         while number >= 0:
             message = state.messages[number]
-            unhindered += message.size / message.peak
+            unhindered += message.passed_in + (message.size - message.passed) / message.peak
             _move_parts(state, message, job)
             step_number = message.step
             number = message.waited

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltcp.core.errors import UsageError, shown
+from placement.simulator.network.failures import NetworkChange
 from placement.simulator.network.outcome import JobCourse, LinkUse, NetworkOutcome
 from placement.simulator.network.topology import CLASSES, Network
 from placement.simulator.network.traffic import NetworkJob, Routes
@@ -24,7 +25,8 @@ _NEGLIGIBLE = 1e-3
 _ALONE_ITERATIONS = 3
 _LARGEST_GROWTH_BYTES = 32e3
 _SHORTEST_STEP_NS, _LONGEST_STEP_NS = 500, 20_000
-_LONGEST_NS = 1 << 60
+_LONGEST_NS = (1 << 62) // 1000
+"""So that picoseconds fit into 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,23 @@ def default_step_ns(network: Network, routes: Routes) -> int:
     ways = [way for ways in routes for way in ways if way]
     if not ways:
         return _LONGEST_STEP_NS
-    shortest = min(2 * sum(network.links[link].delay_ns for link in way) for way in ways)
-    fastest = max(network.links[link].rate_bps for way in ways for link in way)
-    step = min(shortest / 4, _LARGEST_GROWTH_BYTES * 8e9 / fastest)
+    one_way_ns = min(sum(network.links[link].delay_ns for link in way) for way in ways)
+    return _step_ns(one_way_ns, max(network.links[link].rate_bps for way in ways for link in way))
+
+
+def shortest_step_ns(network: Network) -> int:
+    """`default_step_ns` for the shortest ways, over one switch, and the fastest links of a network."""
+    hosts = set(network.hosts)
+    ends = [
+        [link for link in network.links if link.source in hosts],
+        [link for link in network.links if link.target in hosts],
+    ]
+    one_way_ns = sum(min((link.delay_ns for link in links), default=0) for links in ends)
+    return _step_ns(one_way_ns, max((link.rate_bps for link in network.links), default=1.0))
+
+
+def _step_ns(one_way_ns: float, fastest_bps: float) -> int:
+    step = min(one_way_ns / 2, _LARGEST_GROWTH_BYTES * 8e9 / fastest_bps)
     return max(_SHORTEST_STEP_NS, min(_LONGEST_STEP_NS, int(step)))
 
 
@@ -71,6 +87,7 @@ def simulate(
     jobs: Sequence[NetworkJob],
     routes: Routes,
     settings: SimulationSettings,
+    changes: Sequence[NetworkChange] = (),
 ) -> NetworkOutcome:
     """Run the jobs until all have ended, or for `duration_ns`.
 
@@ -79,20 +96,26 @@ def simulate(
         jobs: with different names.
         routes: of their messages.
         settings: of the simulation.
+        changes: of links that are down, and of routes, in the order of time.
 
     Raises:
         UsageError: routes or hosts that do not fit the network, or values out of range.
     """
     check(network, jobs, routes)
+    for change in changes:
+        if change.routes is not None:
+            check(network, jobs, change.routes)
+    for job in jobs if settings.mode != "steps" else ():
+        if job.holds_ns:
+            raise UsageError(f"job {job.name}: holds_ns: expected none in the mode {settings.mode}")
     if settings.mode == "shares":
         from placement.simulator.network.shares import ShareSettings, run_shares
 
-        return run_shares(
-            network, jobs, routes, ShareSettings(settings.seed, settings.duration_ns, attributes=True)
-        )
+        of_shares = ShareSettings(settings.seed, settings.duration_ns, attributes=True)
+        return run_shares(network, jobs, routes, of_shares, changes)
     if settings.mode == "auto":
-        return _run_auto(network, jobs, routes, settings)
-    return run_steps(network, jobs, routes, settings)
+        return _run_auto(network, jobs, routes, settings, changes)
+    return run_steps(network, jobs, routes, settings, changes)
 
 
 def run_steps(
@@ -100,11 +123,12 @@ def run_steps(
     jobs: Sequence[NetworkJob],
     routes: Routes,
     settings: SimulationSettings,
+    changes: Sequence[NetworkChange] = (),
 ) -> NetworkOutcome:
     """The mode `steps`; see `simulate`, which checks its arguments."""
     step_ns = settings.step_ns or default_step_ns(network, routes)
     alone = [_alone_ns(network, job, ways, settings, step_ns) for job, ways in zip(jobs, routes, strict=True)]
-    state, ended = _run(network, jobs, routes, settings, step_ns)
+    state, ended = _run(network, jobs, routes, settings, step_ns, changes)
     courses = tuple(
         JobCourse(job.name, *iterations, each, *_marked_and_lost(state, number))
         for number, (job, iterations, each) in enumerate(zip(jobs, _iterations(state), alone, strict=True))
@@ -149,13 +173,21 @@ def _run(
     routes: Routes,
     settings: SimulationSettings,
     step_ns: int,
+    changes: Sequence[NetworkChange] = (),
 ) -> tuple[StepState, int]:
     """The state at the end, and when that was."""
     from placement.simulator.network.steps.build import build
-    from placement.simulator.network.steps.loop import run
+    from placement.simulator.network.steps.changes import changed
+    from placement.simulator.network.steps.loop import TO_STEP, TO_TIME, UNFINISHED, advance, begin_jobs
 
     state = build(network, jobs, routes, settings.seed)
-    return state, int(run(state, step_ns, settings.duration_ns))
+    begin_jobs(state)
+    for change in changes:
+        if change.at_ns >= settings.duration_ns or not state.counts[UNFINISHED]:
+            break
+        advance(state, step_ns, change.at_ns, TO_STEP)
+        state = changed(state, network, change.at_ns, change.down, dict(enumerate(change.routes or ())))
+    return state, int(advance(state, step_ns, settings.duration_ns, TO_TIME))
 
 
 def _iterations(state: StepState) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -180,7 +212,11 @@ def _use(state: StepState, number: int, name: str) -> float:
 
 
 def _run_auto(
-    network: Network, jobs: Sequence[NetworkJob], routes: Routes, settings: SimulationSettings
+    network: Network,
+    jobs: Sequence[NetworkJob],
+    routes: Routes,
+    settings: SimulationSettings,
+    changes: Sequence[NetworkChange],
 ) -> NetworkOutcome:
     """The mode `auto`: jobs that hold each other up by shares, in steps, group by group; the others by shares.
 
@@ -190,7 +226,7 @@ def _run_auto(
     by_shares = replace(settings, mode="shares")
     step_ns = settings.step_ns or default_step_ns(network, routes)
     in_steps = replace(settings, mode="steps", step_ns=step_ns)
-    groups = _contending(simulate(network, jobs, routes, by_shares))
+    groups = _contending(simulate(network, jobs, routes, by_shares, changes))
     runs = [(group, in_steps) for group in groups if len(group) > 1]
     alone = [group[0] for group in groups if len(group) == 1]
     if alone:
@@ -199,7 +235,11 @@ def _run_auto(
     outcomes = []
     for group, of_group in runs:
         outcome = simulate(
-            network, [jobs[number] for number in group], [routes[number] for number in group], of_group
+            network,
+            [jobs[number] for number in group],
+            [routes[number] for number in group],
+            of_group,
+            [change.of_jobs(group) for change in changes],
         )
         courses.update(zip(group, outcome.jobs, strict=True))
         outcomes.append(outcome)
@@ -218,7 +258,8 @@ def _contending(outcome: NetworkOutcome) -> list[list[int]]:
     for job, neighbour, lost_ns in zip(
         outcome.lost.job, outcome.lost.neighbour, outcome.lost.lost_ns, strict=True
     ):
-        lost[int(job), int(neighbour)] += float(lost_ns)
+        if neighbour >= 0:
+            lost[int(job), int(neighbour)] += float(lost_ns)
     group_of = {number: [number] for number in range(len(outcome.jobs))}
     for (job, neighbour), lost_ns in lost.items():
         course = outcome.jobs[job]
@@ -303,6 +344,8 @@ def _check_ways(network: Network, job: NetworkJob, ways: Sequence[Sequence[int]]
 
 def _check_way(network: Network, where: str, ends: Sequence[str], way: Sequence[int]) -> None:
     place = ends[0]
+    if len(set(way)) != len(way):
+        raise UsageError(f"{where}: expected each link once, got {list(way)}")
     for number in way:
         if not 0 <= number < len(network.links) or network.links[number].source != place:
             raise UsageError(f"{where}: expected a link that begins at {place}, got {shown(number)}")

@@ -152,21 +152,6 @@ class Network:
         return self.gpus[host] if self.gpus else 1
 
 
-@dataclass(frozen=True)
-class LinkEvent:
-    """A link, by number, that fails or comes back.
-
-    Attributes:
-        at_ns: from the beginning of the simulation.
-        link: its number; the other direction of its cable is another link.
-        is_up: whether it carries traffic from now on.
-    """
-
-    at_ns: int
-    link: int
-    is_up: bool
-
-
 def _first_twice(names: tuple[str, ...]) -> str | None:
     if len(set(names)) == len(names):
         return None

@@ -10,8 +10,7 @@ from typing import Any
 from mltcp.core.errors import MltcpError, UsageError, shown
 from mltcp.core.extras import not_installed
 from mltcp.core.quantities import check_number
-from placement.simulator.network.laws.law import Base, WindowLaw
-from placement.simulator.network.laws.network_law import DEFAULTS, Control
+from placement.simulator.network.laws.network_law import DEFAULTS, Control, WindowLaw
 from placement.simulator.network.laws.workload import FRAME_BYTES, ModelLink, PeriodicJob
 
 CONVERGED_WITHIN = 0.05
@@ -149,7 +148,7 @@ def isolated_s(
     link: ModelLink,
     jobs: Sequence[PeriodicJob],
     settings: RunSettings = RunSettings(),
-    base: Base = Base.CUBIC,
+    base: Control = Control.CUBIC,
 ) -> list[float]:
     """The mean iteration time of each job alone under an unmodified base, without its first two iterations."""
     alone = replace(settings, iterations=settings.iterations + 2, starts_s=(), holds_s=())

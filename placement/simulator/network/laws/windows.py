@@ -8,10 +8,11 @@ from __future__ import annotations
 from placement.model.compiled import compiled
 from placement.simulator.network.laws.cubic import reduced_by_cubic, update_cubic
 from placement.simulator.network.laws.dctcp import reduced_by_alpha
+from placement.simulator.network.laws.network_law import Control
 from placement.simulator.network.laws.reno import add_packets, halved
 from placement.simulator.network.laws.state import HZ, LOSS, NEVER, Record
 
-RENO, CUBIC, DCTCP = range(3)
+CUBIC, DCTCP = int(Control.CUBIC), int(Control.DCTCP)
 START_KERNEL, START_AVOID, START_KEEP, START_PROBE = range(4)
 INITIAL_CWND, PROBE_CWND, SMALLEST_CWND = 10, 4, 2
 QUEUED = 1 + 1 / 8

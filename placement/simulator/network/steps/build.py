@@ -58,15 +58,16 @@ def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: in
     flows, hops = _flows(network, links, jobs, connections, law_numbers, seed)
     flow_numbers = {key: number for number, key in enumerate(connections)}
     job_records, steps, messages, nexts = _jobs(jobs, ways, flow_numbers)
-    first_flows = np.searchsorted(flows["job"], np.arange(len(jobs) + 1))
-    job_records["first_flow"], job_records["flows"] = first_flows[:-1], np.diff(first_flows)
     for flow in flows:
         flow["iteration_bytes"] = 0.0
         prepare(laws[flow["law"]], flow)
     for message in messages:
         if message["flow"] >= 0:
             flows[message["flow"]]["iteration_bytes"] += message["size"]
-    levels = _levels(len(network.links), list(connections.values()))
+    owners = np.arange(len(jobs))
+    job_records["first_flow"] = np.searchsorted(flows["job"], owners)
+    job_records["flows"] = np.searchsorted(flows["job"], owners, "right") - job_records["first_flow"]
+    levels = levels_of(len(network.links), list(connections.values()))
     depth = int(levels.max(initial=0)) + 1
     rows = int(job_records["iterations"].sum())
     return StepState(
@@ -93,7 +94,7 @@ def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: in
         np.zeros(depth + 1, np.int64),
         np.zeros(len(hops), np.uint32),
         np.zeros(depth + 1, np.int64),
-        np.array([0, 0, 0, 0, len(jobs)], np.int64),
+        np.array([0, 0, 0, 0, len(jobs), 0], np.int64),
     )
 
 
@@ -121,10 +122,9 @@ def _links(network: Network) -> Any:
     return records
 
 
-def _queues_of(links: Any, way: _Way, traffic_class: int | RemainingClass) -> list[int]:
-    """The records of a way's links for a class; of one that depends on what remains, for class 0 at first."""
-    place = 0 if isinstance(traffic_class, RemainingClass) else traffic_class
-    return [int(links[link]["queues"]) + place if links[link]["queues"] else link for link in way]
+def _queue_of(port: Any, link: int, traffic_class: int) -> int:
+    """The record of a link's queue for a class."""
+    return int(port["queues"]) + traffic_class if port["queues"] else link
 
 
 def _class_bounds(jobs: Sequence[NetworkJob]) -> Any:
@@ -175,23 +175,38 @@ def _flows(
     first = 0
     for number, (key, way) in enumerate(connections.items()):
         record, job = records[number], jobs[key[0]]
-        links = [network.links[each] for each in way]
         record["law"], record["job"], record["first_hop"] = laws[job.law], key[0], first
-        numbers = _queues_of(queues, way, job.traffic_class)
-        record["hops"], record["host_link"] = len(way) - 1, numbers[0]
-        record["has_class"] = any(queues[each]["queues"] for each in way)
         record["traffic_class"] = 0 if isinstance(job.traffic_class, RemainingClass) else job.traffic_class
         record["head"] = record["tail"] = record["iteration"] = record["tail_hop"] = -1
         record["began"], record["unmarked"] = NEVER, 1.0
-        record["one_way"] = sum(link.delay_ns for link in links)
-        record["base_rtt"] = 2 * record["one_way"]
-        record["line_rate"] = links[0].rate_bps * _BPS
-        record["narrowest"] = min(link.rate_bps for link in links) * _BPS
         record["random"] = _random_state(seed, job.name, key[1:])
-        for link, after in pairwise([*numbers[1:], -1]):
-            hops[first]["link"], hops[first]["flow"], hops[first]["next_link"] = link, number, after
-            first += 1
+        hops[first : first + len(way) - 1]["flow"] = number
+        set_way(network, queues, record, hops[first : first + len(way) - 1], way)
+        first += len(way) - 1
     return records, hops
+
+
+def set_way(network: Network, queues: Any, flow: Any, hops: Any, way: _Way) -> None:
+    """Put a flow on a way, in the queues of its class: its record, and those of its hops."""
+    links = [network.links[each] for each in way]
+    numbers = [_queue_of(queues[link], link, int(flow["traffic_class"])) for link in way]
+    flow["hops"], flow["host_link"] = len(way) - 1, numbers[0]
+    flow["has_class"] = any(queues[each]["queues"] for each in way)
+    flow["one_way"] = sum(link.delay_ns for link in links)
+    flow["base_rtt"] = 2 * flow["one_way"]
+    flow["line_rate"] = links[0].rate_bps * _BPS
+    flow["narrowest"] = min(link.rate_bps for link in links) * _BPS
+    hops["link"], hops["next_link"] = numbers[1:], [*numbers[2:], -1][: len(hops)]
+
+
+def flow_ways(links: Any, flows: Any, hops: Any) -> list[_Way]:
+    """The way of each flow."""
+    ports, queues = links["port"].tolist(), hops["link"].tolist()
+    spans = zip(*(flows[name].tolist() for name in ("host_link", "first_hop", "hops")), strict=True)
+    return [
+        (ports[host], *(ports[queue] for queue in queues[first : first + count]))
+        for host, first, count in spans
+    ]
 
 
 def _jobs(
@@ -246,7 +261,7 @@ def _random_state(seed: int, name: str, key: tuple[int, ...]) -> np.uint64:
     return np.uint64(int.from_bytes(digest, "little"))
 
 
-def _levels(count: int, ways: Sequence[_Way]) -> Any:
+def levels_of(count: int, ways: Sequence[_Way]) -> Any:
     """For each link a number above those of all links that lead to it, unless routes go in circles."""
     levels = np.zeros(count, np.int64)
     pairs = {pair for way in ways for pair in pairwise(way)}

@@ -11,7 +11,7 @@ from placement.simulator.network.laws.state import Record
 from placement.simulator.network.steps.records import StepState
 from placement.simulator.network.topology import CLASSES
 
-ACTIVE, CHANGED, FLOW_STEPS, STEPS, UNFINISHED = range(5)
+ACTIVE, CHANGED, FLOW_STEPS, STEPS, UNFINISHED, NOW = range(6)
 """Places in `StepState.counts`."""
 LEAVES = 2
 """Of a flow that is listed as active and has nothing left; 1: it is active, 0: it is not listed."""
@@ -34,7 +34,9 @@ def begin_iteration(state: StepState, job_number: int, now: int) -> None:
     job = state.jobs[job_number]
     now = now + state.holds[job.first_row + job.iteration]
     job.began, job.latest = now, now
-    job.pending = job.steps
+    job.pending, job.is_silent = job.steps, 1
+    now += job.delay
+    job.delay = 0
     noise = int(state.noise[job.first_row + job.iteration])
     for number in range(job.first_step, job.first_step + job.steps):
         step = state.steps[number]
@@ -63,6 +65,9 @@ def handle_events(state: StepState, until: int) -> None:
 def _send_messages(state: StepState, number: int, now: int) -> None:
     step = state.steps[number]
     step.pending = step.messages
+    job = state.jobs[step.job]
+    if job.is_silent and step.messages > 0:
+        job.is_silent, job.told, job.first_sent = 0, 1, now
     for m in range(step.first_message, step.first_message + step.messages):
         message = state.messages[m]
         if message.size <= 0 or (message.flow < 0 and message.most == math.inf):
@@ -90,8 +95,16 @@ def _send(state: StepState, m: int, now: int) -> None:
     flow.tail = m
     _begin_message(state, flow, m, now)
     begin_sending(state.laws[flow.law], flow, now, is_new)
+    if flow.is_cut == 0:
+        activate(state, message.flow)
+
+
+@compiled
+def activate(state: StepState, number: int) -> None:
+    """List a flow as active."""
+    flow = state.flows[number]
     if flow.is_active == 0:
-        state.active[state.counts[ACTIVE]] = message.flow
+        state.active[state.counts[ACTIVE]] = number
         state.counts[ACTIVE] += 1
         state.counts[CHANGED] = 1
         flow.read, flow.seen = state.counts[STEPS] + 1, 0.0
@@ -170,8 +183,8 @@ def clear(state: StepState, flow: Record) -> None:
 
 
 @compiled
-def _end_step(state: StepState, ended: int, now: int) -> None:
-    step = state.steps[ended]
+def _end_step(state: StepState, number: int, now: int) -> None:
+    step = state.steps[number]
     for i in range(step.first_next, step.first_next + step.nexts):
         follower = state.steps[state.nexts[i]]
         follower.waiting -= 1
@@ -181,11 +194,12 @@ def _end_step(state: StepState, ended: int, now: int) -> None:
     job.pending -= 1
     if job.pending > 0:
         return
-    state.begins[job.first_row + job.iteration] = job.began
-    state.ends[job.first_row + job.iteration] = now
-    for number in range(job.first_flow, job.first_flow + job.flows):
-        state.marked[job.first_row + job.iteration] += state.flows[number].marked_in_all
+    row = job.first_row + job.iteration
+    state.begins[row], state.ends[row], state.marks[row] = job.began, now, 0.0
+    for f in range(job.first_flow, job.first_flow + job.flows):
+        state.marks[row] += state.flows[f].marked_in_all
     job.iteration += 1
+    job.told = 0 if job.delay > 0 else job.told
     if job.iteration < job.iterations:
         begin_iteration(state, step.job, now)
     else:

@@ -17,6 +17,7 @@ from placement.simulator.network.steps.iterations import (
     CHANGED,
     FLOW_STEPS,
     LEAVES,
+    NOW,
     STEPS,
     UNFINISHED,
     begin_iteration,
@@ -35,37 +36,55 @@ _SMOOTHING = 1 / 16
 _LEAST_RATE = 1e-3
 
 
-def run(state: StepState, step_ns: int, until: int) -> int:
-    """Run until all jobs have ended, or until that time; returns when it ended."""
-    _begin(state)
-    advance(state, 0, step_ns, until, 0)
-    return until if state.counts[UNFINISHED] > 0 else int(state.ends.max(initial=0))
+TO_TIME, TO_STEP, TO_END = range(3)
+"""When `advance` stops: in the first step that begins at the time or later; before the step in which the time comes, so
+that what is changed then is in time for it; or so, or when a job ends."""
 
 
 @compiled
-def _begin(state: StepState) -> None:
+def run(state: StepState, step_ns: int, until: int) -> int:
+    """Run until all jobs have ended, or until that time; returns when it ended."""
+    begin_jobs(state)
+    return advance(state, step_ns, until, TO_TIME)
+
+
+@compiled
+def begin_jobs(state: StepState) -> None:
+    """Begin the first iteration of each job."""
     for j in range(len(state.jobs)):
         begin_iteration(state, j, state.jobs[j].began)
 
 
 @compiled
-def advance(state: StepState, now: int, step_ns: int, until: int, unfinished: int) -> int:
-    """Go on from a time until it is `until`, or no more than so many jobs are unfinished; returns the time.
-
-    That is up to a step later.
-    """
-    while state.counts[UNFINISHED] > unfinished and now < until:
+def advance(state: StepState, step_ns: int, until: int, stop: int) -> int:
+    """Go on until a time, or all jobs have ended; returns when it ended. `stop` is one of those above."""
+    now, unfinished = state.counts[NOW], state.counts[UNFINISHED]
+    while state.counts[UNFINISHED] > 0:
+        if stop == TO_END and state.counts[UNFINISHED] < unfinished:
+            break
         if state.counts[ACTIVE] == 0:
-            if soonest(state.events) >= until:
-                return until
-            now = max(now, soonest(state.events))
+            due = soonest(state.events)
+            if stop != TO_TIME and due >= until:
+                break
+            now = max(now, due)
+        if now >= until or (stop != TO_TIME and now + step_ns >= until):
+            break
         handle_events(state, now + step_ns)
         if state.counts[CHANGED]:
-            _list_active(state)
+            list_active(state)
         if state.counts[ACTIVE] > 0:
             _step(state, now, step_ns)
         now += step_ns
-    return now
+    state.counts[NOW] = now
+    return until if state.counts[UNFINISHED] > 0 else _latest_end(state)
+
+
+@compiled
+def _latest_end(state: StepState) -> int:
+    latest = 0
+    for i in range(len(state.ends)):
+        latest = max(latest, state.ends[i])
+    return latest
 
 
 @compiled
@@ -411,7 +430,7 @@ def _share_by_weights(state: StepState, port: Record, left: float, weights: floa
 
 
 @compiled
-def _list_active(state: StepState) -> None:
+def list_active(state: StepState) -> None:
     """List the flows that are active, their links and hops, each link after those that lead to it."""
     old = state.link_starts[len(state.link_starts) - 1]
     for i in range(old):

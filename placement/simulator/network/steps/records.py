@@ -111,6 +111,7 @@ FLOW = np.dtype(
         ("next_cut", "i8"),
         ("job", "i8"),
         ("is_active", "i8"),
+        ("is_cut", "i8"),  # a link on its way is down
         ("finished", "i8"),  # sending the message
         ("tail", "i8"),
         ("iteration", "i8"),  # of the job, that was begun last
@@ -135,9 +136,13 @@ JOB = np.dtype(
         ("pending", "i8"),  # steps of the iteration
         ("began", "i8"),
         ("first_row", "i8"),  # of its iterations
+        ("latest", "i8"),  # end of a step
+        ("delay", "i8"),  # of its next iteration, which is a part of it
+        ("is_silent", "i8"),  # whether this iteration has not sent yet
+        ("first_sent", "i8"),  # when the last iteration that has sent began to
+        ("told", "i8"),  # whether that was after its last delay
         ("first_flow", "i8"),
         ("flows", "i8"),
-        ("latest", "i8"),  # end of a step
     ]
 )
 
@@ -183,7 +188,7 @@ class StepState(NamedTuple):
     events: EventHeap
     begins: np.ndarray
     ends: np.ndarray
-    marked: np.ndarray
+    marks: np.ndarray
     """Bytes of the job that were marked until the end of each iteration."""
     holds: np.ndarray
     """Of each iteration, by how much later it begins than it could."""
@@ -203,4 +208,4 @@ class StepState(NamedTuple):
     active_hops: np.ndarray
     hop_starts: np.ndarray
     counts: np.ndarray
-    """Of active flows; whether that has changed; flow-steps; steps; jobs that have not ended."""
+    """Of active flows; whether that has changed; flow-steps; steps; jobs that have not ended; the time."""

@@ -8,7 +8,7 @@ from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import UsageError
 from placement.cli import main as cli
 from placement.experiments.network import parse_jobs, place
-from placement.simulator.network.control_names import job_laws, parse_control
+from placement.simulator.network.control_names import parse_control, parse_controls, split_controls
 from placement.simulator.network.laws.network_law import Control, NetworkLaw
 from placement.simulator.network.topologies import network_named
 
@@ -76,6 +76,28 @@ def test_the_share_mode_says_who_cost_whom_what(capsys, tmp_path):
     assert (tmp_path / "lost-dctcp.svg").exists()
 
 
+def test_links_that_fail_are_in_the_document_the_table_of_losses_and_the_picture(capsys, tmp_path):
+    command = (*SMALL, "--seeds", "0:1", "--mode", "shares", "--control", "mltcp_dctcp:0.5+dctcp")
+    failing = ("--fail", "left<->right@0.004:0.034", "h0->left@0.005", "--reroute-ms", "1", "--duration", "1")
+    status, out, err = run(capsys, *command, *failing, "-o", str(tmp_path))
+    assert (status, err) == (0, "")
+    assert "job vgg16-1 has no way around h0->left from 0.005 s to the end: it cannot go on" in out
+    (control,) = json.loads((tmp_path / "network.json").read_text())["controls"]
+    (found,) = control["traces"]
+    assert found["outages"] == [
+        {"link": "left->right", "from_s": 0.004, "until_s": 0.034},
+        {"link": "right->left", "from_s": 0.004, "until_s": 0.034},
+        {"link": "h0->left", "from_s": 0.005, "until_s": None},
+    ]
+    down = {link["link"]: link["down_s"] for link in found["by_link"]}
+    assert down["left->right"] == pytest.approx(0.03)
+    assert [each["iterations"] for each in found["by_job"]] == [0, 3]
+    lost = [each for each in found["lost"] if each["neighbour"] is None]
+    assert {each["job"] for each in lost} == {"vgg16-2"}
+    assert sum(each["lost_s"] for each in lost) == pytest.approx(0.03, abs=0.002)
+    assert (tmp_path / "links.svg").exists()
+
+
 def test_slurms_topologies(capsys, tmp_path):
     tree = tmp_path / "topology.conf"
     tree.write_text(
@@ -134,6 +156,17 @@ def test_slurms_topologies(capsys, tmp_path):
         (("--iterations", "0"), "--iterations: expected a whole number from 1 to"),
         (("--placement", "upright"), "--placement: expected packed or spread, got 'upright'"),
         (("--lease", "1"), "--lease: expected with --trace only"),
+        (("--fail", "left->right"), "--fail 'left->right': expected A->B@FROM"),
+        (("--fail", "left->up@1"), "failures: expected a link of the network, got 'left->up'"),
+        (("--failures", "mtbf=3"), "--failures: expected mtbf and mttr, got one of them"),
+        (("--failures", "mtbf=3,mttr=0"), "--failures: mttr: expected a number"),
+        (("--reroute-ms", "0"), "--reroute-ms: expected a number"),
+        (
+            ("--control", "dctcp+dcqcn"),
+            "control 'dctcp+dcqcn': expected CONTROL:SHARE or CONTROL:JOBS before",
+        ),
+        (("--control", "dctcp:2+dcqcn"), "control 'dctcp:2+dcqcn': share: expected a number"),
+        (("--control", "dctcp:0.6+reno:0.6+dcqcn"), "control 'dctcp:0.6+reno:0.6+dcqcn': expected shares"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_line(capsys, arguments, expected):
@@ -164,12 +197,12 @@ def test_constants_have_units_and_states_have_names():
 def test_each_model_may_have_its_law():
     laws = [parse_control(f"dcqcn@timer={us}us") for us in (100, 125)]
     text = "vgg19=dcqcn@timer=100us+VGG19=dcqcn@timer=125us"
-    assert job_laws(text, ["vgg19-1", "VGG19-1400-2", "vgg19-3"]) == (laws[0], laws[1], laws[1])
-    assert job_laws("bert=dctcp+bert-8=reno", ["bert-8-1", "bert-1"]) == (
+    assert parse_controls(text).laws(["vgg19-1", "VGG19-1400-2", "vgg19-3"]) == [laws[0], laws[1], laws[1]]
+    assert parse_controls("bert=dctcp+bert-8=reno").laws(["bert-8-1", "bert-1"]) == [
         parse_control("reno"),
         parse_control("dctcp"),
-    )
-    assert job_laws("dctcp", ["a", "b"]) == (parse_control("dctcp"),) * 2
+    ]
+    assert parse_controls("dctcp").laws(["a", "b"], 0) == [parse_control("dctcp")] * 2
 
 
 def test_a_law_for_each_job_shifts_them_apart_where_one_for_both_does_not(capsys):
@@ -186,6 +219,24 @@ def test_a_law_for_each_job_shifts_them_apart_where_one_for_both_does_not(capsys
         fast["mean_iteration_s"] < slow["mean_iteration_s"] for fast, slow in zip(apart, equal, strict=True)
     )
     assert all(job["marked_bytes"] > 0 for job in equal)
+
+
+def test_controls_are_mixed_by_share_and_by_name():
+    mltcp, base = parse_control("mltcp_dcqcn"), parse_control("dcqcn")
+    jobs = [f"{kind}-{number}" for number in range(50) for kind in ("vgg16", "bert")]
+    taken = []
+    for share in (0.25, 0.5):
+        laws = parse_controls(f"mltcp_dcqcn:{share}+dcqcn").laws(jobs, 1)
+        assert laws.count(mltcp) == share * 100 == 100 - laws.count(base)
+        taken.append({job for job, law in zip(jobs, laws, strict=True) if law == mltcp})
+    assert taken[0] < taken[1]
+    assert laws != parse_controls("mltcp_dcqcn:0.5+dcqcn").laws(jobs, 2)
+    named = parse_controls("mltcp_dcqcn@both:vgg16-*+dcqcn").laws(jobs, 1)
+    assert named == [parse_control("mltcp_dcqcn@both"), base] * 50
+    assert split_controls("themis+cassini+mltcp_dcqcn@both:0.5+dcqcn") == (
+        "themis+cassini",
+        "mltcp_dcqcn@both:0.5+dcqcn",
+    )
 
 
 def test_packed_jobs_fill_hosts_in_order_and_spread_ones_are_drawn():

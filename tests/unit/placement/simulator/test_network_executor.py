@@ -6,12 +6,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.demand import Demand, Phase
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import MltcpError, UsageError
 from placement.model.job import Contention
 from placement.policies.gate_state import GateState, gate_policy
-from placement.policies.schedulers.scheduling_policy import scheduling_policy, traffic
+from placement.policies.schedulers.non_preemptive import FixedScheduler
+from placement.policies.schedulers.scheduling_policy import SchedulingPolicy, scheduling_policy, traffic
 from placement.simulator.fluid_executor import FluidSettings
+from placement.simulator.network.control_names import ControlMix
+from placement.simulator.network.failures import LinkFailures, Outage
 from placement.simulator.network.laws.network_law import Control, NetworkLaw
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.parallelism import demand_traffic
@@ -21,7 +25,10 @@ from placement.simulator.network.topologies import network_named
 from placement.simulator.network_executor import TrafficControl
 from placement.simulator.scheduled_cluster import run_trace, two_tier
 from placement.simulator.share_run import ShareRun
+from placement.simulator.step_run import StepRun
+from placement.traces import sets
 from placement.traces.poisson import poisson
+from placement.traces.sets import TracedJob
 
 MS = 10**6
 GBPS = 10**9
@@ -46,7 +53,7 @@ def test_without_f_a_trace_on_two_tiers_is_that_of_the_fluid_simulation(name):
         jobs = short_trace(seed)
         expected, found = (
             run_trace(jobs, SETTINGS, scheduling_policy(name, seed=seed), seed, control)
-            for control in (None, TrafficControl(BASE))
+            for control in (None, TrafficControl(ControlMix(BASE)))
         )
         for theirs, ours in zip(expected.jobs, found.jobs, strict=True):
             assert ours.name == theirs.name
@@ -60,12 +67,13 @@ def test_without_f_a_trace_on_two_tiers_is_that_of_the_fluid_simulation(name):
 # -- a share run -------------------------------------------------------------------------------------------------------
 
 DUMBBELL = NetworkCluster.of(network_named("dumbbell:3,rate=8gbit,delay_us=0"))
-TRAFFIC = demand_traffic(Demand((Phase(10 * MS, 0), Phase(20 * MS, 8 * GBPS))), 2)
+DEMAND = Demand((Phase(10 * MS, 0), Phase(20 * MS, 8 * GBPS)))
+TRAFFIC = demand_traffic(DEMAND, 2)
 
 
 def share_run(jobs=2, gate=None):
     widest = [(f"j{k}", TRAFFIC) for k in range(jobs)]
-    return ShareRun(DUMBBELL.network, widest, BASE, ShareSettings(), gate)
+    return ShareRun(DUMBBELL.network, widest, [BASE] * jobs, ShareSettings(), gate)
 
 
 def start(run, number, iterations=100, hold_ms=0.0, noise_ms=0):
@@ -153,6 +161,110 @@ def test_what_a_share_run_refuses():
     wide = replace(DUMBBELL.placed("j1", demand_traffic(Demand((Phase(1, GBPS),)), 4), (0, 1, 2, 3)))
     with pytest.raises(UsageError, match="job 1: messages: expected at most 2, got 4"):
         run.start(1, wide, DUMBBELL.routes_of(wide))
+
+
+# -- a step run --------------------------------------------------------------------------------------------------------
+
+CLOS = NetworkCluster.of(network_named("leaf-spine:2x4:2:1,rate=8gbit"))
+LAWS = (NetworkLaw(Control.DCQCN, Aggressiveness()), BASE)
+
+
+def step_run(laws):
+    widest = [(f"j{k}", demand_traffic(DEMAND, 3)) for k in range(4)]
+    return StepRun(CLOS.network, widest, laws, 3, 2000)
+
+
+@pytest.mark.parametrize("laws", [[LAWS[0]] * 4, [*LAWS, *LAWS]], ids=["alike", "mixed"])
+def test_jobs_that_join_at_their_times_are_those_with_fixed_starts(laws):
+    jobs = [
+        replace(
+            CLOS.placed(f"j{k}", TRAFFIC, (k, 4 + k)),
+            law=law,
+            iterations=6,
+            noise_ns=MS // 10,
+            start_ns=k * 17 * MS,
+        )
+        for k, law in enumerate(laws)
+    ]
+    routes = [CLOS.routes_of(job) for job in jobs]
+    expected = simulate(CLOS.network, jobs, routes, SimulationSettings("steps", 3, step_ns=2000)).jobs
+    run = step_run(laws)
+    for number, job in enumerate(jobs):
+        if number < 2:  # the first two are told before, the others come
+            run.start(number, job, routes[number], hold_ns=job.start_ns)
+            continue
+        assert run.run(job.start_ns) == ()
+        run.start(number, job, routes[number])
+    ended = []
+    while len(ended) < 4:
+        ended += run.run(10**12)
+    found = run.iterations()
+    for number, course in enumerate(expected):
+        assert found[number].began_ns.tolist() == course.begins_ns.tolist()
+        assert found[number].ended_ns.tolist() == course.ends_ns.tolist()
+        assert found[number].marked_bits.sum() == pytest.approx(8 * course.marked_bytes)
+    assert ended == sorted(range(4), key=lambda number: expected[number].ends_ns[-1])
+
+
+def test_in_steps_a_job_that_leaves_gives_back_its_share_and_may_come_again():
+    run = step_run([BASE] * 4)
+    jobs = [replace(CLOS.placed(f"j{k}", TRAFFIC, (k, 4 + k)), iterations=100) for k in range(2)]
+    for number, job in enumerate(jobs):
+        run.start(number, job, CLOS.routes_of(job))
+    run.run(65 * MS)
+    run.stop(1)
+    run.delay(0, 7 * MS)
+    run.run(200 * MS)
+    assert run.reference_ns(0) is not None
+    found = run.iterations()
+    # Alone an iteration takes 30 ms; the delay is a part of one.
+    assert found[1].duration_ns / MS == pytest.approx([50], abs=2) or len(found[1].duration_ns) == 2
+    assert sorted(found[0].duration_ns[-3:] / MS)[0] == pytest.approx(30, abs=0.2)
+    wide = replace(
+        CLOS.placed("j1", demand_traffic(DEMAND, 3), (1, 2, 6)),
+        iterations=2,
+    )
+    run.start(1, wide, CLOS.routes_of(wide))
+    with pytest.raises(UsageError, match="job j1 runs already"):
+        run.start(1, wide, CLOS.routes_of(wide))
+    assert run.run(10**9) == (1,)
+    assert run.iterations()[1].began_ns[0] == 200 * MS
+
+
+@pytest.mark.parametrize("mode", ["shares", "steps"])
+def test_a_trace_goes_on_when_its_links_are_back_and_says_when_it_cannot(mode):
+    trace = sets.JobSet("two", "", 8.0, tuple(TracedJob(f"j{k}", 2, 20, 0, DEMAND) for k in range(2)))
+    settings = FluidSettings(CLOS, CLOS.nic_bps, noise=0.0)
+    policy = SchedulingPolicy(FixedScheduler("fixed", {"j0": (0, 4), "j1": (1, 2)}))
+
+    def ran(*outages):
+        control = TrafficControl(ControlMix(BASE), None, mode, LinkFailures(outages, reroute_ns=MS))
+        return run_trace(trace, settings, policy, 1, control)
+
+    usual, late = ran(), ran(Outage("h0->leaf0", 100 * MS, 350 * MS))
+    assert usual.outages == {"outages": [], "cut_off": []}
+    gained = late.jobs[0].completion_ns - usual.jobs[0].completion_ns
+    assert gained == pytest.approx(250 * MS, abs=30 * MS)
+    assert late.jobs[1].completion_ns == pytest.approx(usual.jobs[1].completion_ns, abs=MS)
+    assert late.outages["outages"] == [{"link": "h0->leaf0", "from_s": 0.1, "until_s": 0.35}]
+    assert late.outages["cut_off"] == [{"job": "j0", "link": "h0->leaf0", "from_s": 0.101, "until_s": 0.35}]
+    with pytest.raises(MltcpError, match="j0: cannot go on: h0->leaf0 down, and it is to stay so"):
+        ran(Outage("h0->leaf0", 100 * MS))
+
+
+@pytest.mark.slow
+def test_a_trace_in_steps_is_near_that_in_shares():
+    trace = short_trace(1)
+    settings = FluidSettings(NetworkCluster.of(network_named("two-tier:4x4:2:1")), noise=0.0)
+    found = {
+        mode: run_trace(
+            trace, settings, scheduling_policy("themis"), 1, TrafficControl(ControlMix(LAWS[0]), None, mode)
+        )
+        for mode in ("shares", "steps")
+    }
+    means = {mode: outcome.document()["slowdown"]["mean"] for mode, outcome in found.items()}
+    assert means["steps"] == pytest.approx(means["shares"], rel=0.05)
+    assert sum(job.marked_bits.sum() for job in found["steps"].jobs) > 0
 
 
 # -- the network as a cluster ------------------------------------------------------------------------------------------

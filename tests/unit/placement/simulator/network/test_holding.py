@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mltcp.control.fluid import closed_form_shift
 from mltcp.core.errors import UsageError
 from placement.simulator.network.laws.holding import HeldPair, bound, linear_range, newcomer_share
-from placement.simulator.network.laws.law import Base, WindowLaw
+from placement.simulator.network.laws.network_law import WINDOW_CONTROLS, Control, WindowLaw
 from placement.simulator.network.laws.run import RunSettings, simulate
 from placement.simulator.network.laws.workload import ModelLink, one_burst
 
@@ -100,7 +100,8 @@ def measured_share(link, law, mismatch):
 
 
 @pytest.mark.parametrize(
-    ("base", "name"), [(Base.RENO, "18 packets"), (Base.RENO, "74 packets"), (Base.DCTCP, "74 packets")]
+    ("base", "name"),
+    [(Control.RENO, "18 packets"), (Control.RENO, "74 packets"), (Control.DCTCP, "74 packets")],
 )
 def test_the_model_is_held_as_the_formula_says(base, name):
     """With the share of a mismatch of 3 %: periods within 0.5 %, overlaps within a fifth or 1.2 % of the period."""
@@ -116,7 +117,7 @@ def test_the_model_is_held_as_the_formula_says(base, name):
 
 
 @pytest.mark.parametrize("law", [WindowLaw.paper, WindowLaw.remaining], ids=lambda law: law.__name__)
-@pytest.mark.parametrize("base", Base, ids=lambda base: base.label)
+@pytest.mark.parametrize("base", WINDOW_CONTROLS, ids=lambda base: base.label)
 def test_no_law_holds_beyond_the_range(base, law):
     share = measured_share(LINKS["18 packets"], law(base), 0.02)
     mismatch = 1.1 * HeldPair(PERIOD_S, LINE_S, 0.0, share).largest_mismatch
@@ -124,7 +125,7 @@ def test_no_law_holds_beyond_the_range(base, law):
     assert slow_s / fast_s > 1.01
 
 
-@pytest.mark.parametrize("base", Base, ids=lambda base: base.label)
+@pytest.mark.parametrize("base", WINDOW_CONTROLS, ids=lambda base: base.label)
 @pytest.mark.parametrize("mismatch", [0.0, 0.02, 0.05])
 def test_nothing_is_below_the_bound(base, mismatch):
     fast_s, slow_s, _ = run_pair(LINKS["18 packets"], WindowLaw.remaining(base), mismatch)

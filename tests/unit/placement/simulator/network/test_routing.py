@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from mltcp.core.errors import UsageError
 from placement.simulator.network.laws.network_law import Control, NetworkLaw
 from placement.simulator.network.patterns import IterationPlan, all_to_all, ring_all_reduce
-from placement.simulator.network.routing import RoutingTable, route_changes, routes
+from placement.simulator.network.routing import RoutingTable, routes
 from placement.simulator.network.topologies import network_named
-from placement.simulator.network.topology import LinkEvent, Network, NetworkLink
+from placement.simulator.network.topology import Network, NetworkLink
 from placement.simulator.network.traffic import NetworkJob
 
 LAW = NetworkLaw(Control.DCQCN)
@@ -119,17 +119,18 @@ def test_a_gpu_sends_by_its_own_nic():
             ]
 
 
-def test_links_fail_and_come_back():
+def test_other_routes_are_those_for_which_there_is_no_way():
     network = network_named("leaf-spine:2x1:1:1,spines=2")
     job = job_of([0, 1], connections=8)
     number = {link.name: position for position, link in enumerate(network.links)}
+    usual = routes(network, job)
     cable = number["leaf0->spine0"], number["spine0->leaf0"]
-    events = [LinkEvent(5, link, False) for link in cable] + [LinkEvent(9, link, True) for link in cable]
-    first, failed, back = route_changes(network, [job], events)
-    assert [change.at_ns for change in (first, failed, back)] == [0, 5, 9]
-    assert any(set(cable) & set(route) for route in first.routes[0])
-    assert not any(set(cable) & set(route) for route in failed.routes[0])
-    assert back.routes == first.routes
+    assert any(set(cable) & set(route) for route in usual)
+    assert not any(set(cable) & set(route) for route in RoutingTable(network, cable).routes(job))
+    nic = [number["h0->leaf0"]]
+    with pytest.raises(UsageError, match="job 'job': route from host 'h0' to 'h1'"):
+        RoutingTable(network, nic).routes(job)
+    assert RoutingTable(network, nic).routes(job, otherwise=usual) == usual
 
 
 def test_a_failed_nic_leaves_the_others_to_their_gpus():
@@ -169,5 +170,3 @@ def test_a_route_that_ends_is_refused():
     network = network_named("dumbbell:1")
     with pytest.raises(UsageError, match="down: link: expected 0 to 5, got 6"):
         RoutingTable(network, [6])
-    with pytest.raises(UsageError, match="event: link"):
-        route_changes(network, [], [LinkEvent(0, 99, False)])

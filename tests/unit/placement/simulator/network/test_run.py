@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
 from mltcp.control.fluid import closed_form_shift
 from placement.simulator.network.laws import state
-from placement.simulator.network.laws.law import Base, WindowLaw
+from placement.simulator.network.laws.network_law import WINDOW_CONTROLS, Control, WindowLaw
 from placement.simulator.network.laws.run import RunSettings, isolated_s, simulate
 from placement.simulator.network.laws.state import factor, rescale
 from placement.simulator.network.laws.steps import finish_pieces
@@ -37,11 +37,11 @@ VGG = one_burst(LINE_S, PERIOD_S - LINE_S)
 QUIET = RunSettings(iterations=12, noise_s=0, overhead_s=0)
 LAWS = {
     f"{base.label} {law.__name__}": law(base)
-    for base in Base
+    for base in WINDOW_CONTROLS
     for law in (WindowLaw.unmodified, WindowLaw.paper, WindowLaw.remaining)
 }
 every_law = pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
-every_base = pytest.mark.parametrize("base", Base, ids=lambda base: base.label)
+every_base = pytest.mark.parametrize("base", WINDOW_CONTROLS, ids=lambda base: base.label)
 
 
 @every_law
@@ -100,12 +100,12 @@ def test_jobs_that_change_places_change_their_times(law):
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_seed_gives_one_outcome(seed):
-    run, law = RunSettings(iterations=6, seed=seed), WindowLaw.paper(Base.CUBIC)
+    run, law = RunSettings(iterations=6, seed=seed), WindowLaw.paper(Control.CUBIC)
     assert simulate(LAB, [VGG, VGG], law, run) == simulate(LAB, [VGG, VGG], law, run)
 
 
 def test_seeds_differ():
-    law = WindowLaw.paper(Base.CUBIC)
+    law = WindowLaw.paper(Control.CUBIC)
     outcomes = [simulate(LAB, [VGG, VGG], law, RunSettings(iterations=6, seed=seed)) for seed in (1, 2)]
     assert outcomes[0] != outcomes[1]
 
@@ -121,7 +121,7 @@ def test_equal_jobs_part_within_five_iterations(base):
 
 
 def test_a_falling_f_drives_jobs_together():
-    law = WindowLaw(Base.RENO, Aggressiveness(Shape.FALLING_LINEAR))
+    law = WindowLaw(Control.RENO, Aggressiveness(Shape.FALLING_LINEAR))
     run = RunSettings(iterations=30, starts_s=(0.0, 0.1))
     assert simulate(LAB, [VGG, VGG], law, run).mean_slowdown([PERIOD_S] * 2, second_half=True) > 1.35
 
@@ -130,7 +130,7 @@ def test_a_falling_f_drives_jobs_together():
 def test_many_packets_give_the_closed_form(part):
     """shift(d) of the paper, within 4 % of the communication time, on a link of many packets an iteration."""
     line_s, link = 0.5, ModelLink(3e9, 3e6, 30e3, burst_s=0, rtt_s=1e-4)
-    law = WindowLaw.paper(Base.RENO).with_known_iterations()
+    law = WindowLaw.paper(Control.RENO).with_known_iterations()
     shifts_s = []
     for seed in range(8):
         run = RunSettings(2, seed, noise_s=0, overhead_s=0, starts_s=(0.0, part * line_s))
@@ -143,7 +143,7 @@ def test_many_packets_give_the_closed_form(part):
 
 def test_holds_do_not_count():
     run = replace(QUIET, holds_s=((0.0, 0.0, 0.0, 0.5),))
-    iterations = simulate(LAB, [VGG], WindowLaw.unmodified(Base.RENO), run).jobs[0]
+    iterations = simulate(LAB, [VGG], WindowLaw.unmodified(Control.RENO), run).jobs[0]
     assert iterations[3].begin_s - iterations[2].end_s == pytest.approx(0.5)
     assert iterations[3].duration_s == pytest.approx(PERIOD_S, rel=0.01)
 
@@ -187,13 +187,13 @@ def test_reno_and_the_scaled_steps():
 @pytest.mark.parametrize(
     ("base", "cwnd", "f", "d", "expected"),
     [
-        (Base.RENO, 21, 1.0, 0.0, 10),
-        (Base.RENO, 21, 4.0, 1.0, 19),  # loses 11 / 4 packets, of which 0.75 is carried
-        (Base.RENO, 21, 0.25, 1.0, 10),
-        (Base.CUBIC, 100, 1.0, 1.0, 70),
-        (Base.CUBIC, 100, 2.0, 1.0, 85),
-        (Base.DCTCP, 100, 1.0, 0.0, 75),  # alpha is 1/2
-        (Base.RENO, 3, 1.0, 0.0, 2),
+        (Control.RENO, 21, 1.0, 0.0, 10),
+        (Control.RENO, 21, 4.0, 1.0, 19),  # loses 11 / 4 packets, of which 0.75 is carried
+        (Control.RENO, 21, 0.25, 1.0, 10),
+        (Control.CUBIC, 100, 1.0, 1.0, 70),
+        (Control.CUBIC, 100, 2.0, 1.0, 85),
+        (Control.DCTCP, 100, 1.0, 0.0, 75),  # alpha is 1/2
+        (Control.RENO, 3, 1.0, 0.0, 2),
     ],
 )
 def test_the_decrease(base, cwnd, f, d, expected):

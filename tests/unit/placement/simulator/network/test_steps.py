@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import UsageError
-from placement.simulator.network.laws.law import Base, WindowLaw
-from placement.simulator.network.laws.network_law import Control, DcqcnState, NetworkLaw
+from placement.simulator.network.laws.network_law import Control, DcqcnState, NetworkLaw, WindowLaw
 from placement.simulator.network.laws.run import RunSettings
 from placement.simulator.network.laws.run import simulate as simulate_windows
 from placement.simulator.network.laws.workload import ModelLink, one_burst
@@ -184,7 +183,7 @@ def test_jobs_part_under_f_as_in_the_window_model(control: Control) -> None:
         model = simulate_windows(
             link,
             [periodic] * 2,
-            [WindowLaw.paper(Base(control)).with_known_iterations()] * 2,
+            [WindowLaw.paper(control).with_known_iterations()] * 2,
             RunSettings(iterations=20, seed=seed, noise_s=noise_s, overhead_s=0),
         )
         mean.append(model.mean_slowdown([0.386] * 2))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
 from mltcp.core.errors import UsageError
 from mltcp.ebpf.layout import Action
-from placement.simulator.network.laws.law import Base, WindowLaw
+from placement.simulator.network.laws.network_law import Control, WindowLaw
 from placement.simulator.network.laws.run import ModelIteration, ModelOutcome, RunSettings, simulate
 from placement.simulator.network.laws.workload import (
     FRAME_BYTES,
@@ -22,13 +22,13 @@ from placement.simulator.network.laws.workload import (
 
 LINK = ModelLink()
 JOB = one_burst(0.1, 0.2)
-LAW = WindowLaw.paper(Base.RENO)
+LAW = WindowLaw.paper(Control.RENO)
 
 
 def test_the_laws_are_those_of_the_kernel():
-    assert WindowLaw.unmodified(Base.CUBIC).aggressiveness.shape is Shape.ONE
-    assert WindowLaw.paper(Base.DCTCP).aggressiveness == Aggressiveness(Shape.LINEAR, 1.75, 0.25)
-    law = WindowLaw.remaining(Base.RENO, increase=1, highest=4)
+    assert WindowLaw.unmodified(Control.CUBIC).aggressiveness.shape is Shape.ONE
+    assert WindowLaw.paper(Control.DCTCP).aggressiveness == Aggressiveness(Shape.LINEAR, 1.75, 0.25)
+    law = WindowLaw.remaining(Control.RENO, increase=1, highest=4)
     assert (law.aggressiveness(0), law.aggressiveness(1)) == (pytest.approx(1 / 3), pytest.approx(4))
     assert (law.start, law.decrease, law.increase, law.reference_s) == (Start.PROBE, 1.0, 1, 0.1)
     assert law.with_known_iterations().learning_iterations == 0
@@ -80,10 +80,10 @@ def test_slowdowns_and_convergence():
         (lambda: ModelLink(ecn_threshold_bytes=0), "ecn_threshold_bytes"),
         (lambda: ModelLink(rtt_s=float("nan")), "rtt_s"),
         (lambda: ModelLink(rto_s=1e-5), "rto_s"),
-        (lambda: WindowLaw(Base.RENO, decrease=1.5), "decrease"),
-        (lambda: WindowLaw(Base.RENO, increase=-1), "increase"),
-        (lambda: WindowLaw(Base.RENO, reference_s=-1), "reference_s"),
-        (lambda: WindowLaw(Base.RENO, learning_iterations=-1), "learning_iterations"),
+        (lambda: WindowLaw(Control.RENO, decrease=1.5), "decrease"),
+        (lambda: WindowLaw(Control.RENO, increase=-1), "increase"),
+        (lambda: WindowLaw(Control.RENO, reference_s=-1), "reference_s"),
+        (lambda: WindowLaw(Control.RENO, learning_iterations=-1), "learning_iterations"),
         (lambda: Piece(-1, 0.1), "after_s"),
         (lambda: Piece(0, 0), "line_s"),
         (lambda: PeriodicJob(()), "pieces"),
@@ -109,7 +109,7 @@ def test_bad_values_are_refused_in_one_line(wrong, field):
 
 
 def test_the_law_by_what_remains_is_the_kernel_s_default():
-    law, shape = WindowLaw.remaining(Base.CUBIC), Shape.REMAINING
+    law, shape = WindowLaw.remaining(Control.CUBIC), Shape.REMAINING
     assert law.aggressiveness == Aggressiveness.of_shape(shape)
     acts = Action.of_shape(shape)
     assert (law.start, law.decrease, law.increase, law.reference_s) == (
