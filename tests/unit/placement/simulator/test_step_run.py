@@ -7,7 +7,7 @@ import pytest
 
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError
-from placement.simulator.network.control_names import parse_control
+from placement.simulator.network.control_names import ControlMix, parse_control
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.parallelism import demand_traffic
 from placement.simulator.network.simulation import SimulationSettings, simulate
@@ -30,7 +30,7 @@ def placed(number, iterations=6, noise_ms=0.0, traffic=TRAFFIC):
 
 
 def step_run(*numbers, iterations=6, noise_ms=0.0):
-    run = StepRun(DUMBBELL.network, 1, STEP_NS)
+    run = StepRun(DUMBBELL.network, [(f"j{number}", TRAFFIC) for number in range(3)], [LAW] * 3, 1, STEP_NS)
     for number in numbers:
         job = placed(number, iterations, noise_ms)
         run.start(number, job, DUMBBELL.routes_of(job), silence_ns=10 * MS)
@@ -73,39 +73,6 @@ def test_marks_are_counted_by_job_and_iteration():
     assert (marked[1].marked_bits >= 0).all()
 
 
-def test_a_job_that_comes_takes_a_part_and_one_that_leaves_gives_it_back():
-    run = step_run(0)
-    assert run.run(50 * MS) == ()
-    assert run.now_ns == pytest.approx(50 * MS, abs=STEP_NS)
-    job = placed(1)
-    run.start(1, job, DUMBBELL.routes_of(job), silence_ns=10 * MS)
-    # Job 0 sends from 40 to 60; job 1 from 60 on, alone until 70; then both until 75.
-    run.run(75 * MS)
-    assert run.delivered_bytes(1) > 2 * 10 * MS
-    run.stop(1)
-    assert not run.runs(1)
-    run.run(2000 * MS)
-    ends = ended_ms(run, 0)
-    # In these 5 ms job 0 had less than all, and DCQCN takes some time to send at line rate again.
-    assert ends[:2] == pytest.approx([30, 60], abs=0.1)
-    assert 90.5 < ends[2] < 97
-    assert np.diff(ends)[2:] == pytest.approx(30, abs=0.1)
-    assert (run.iterations_left(0), run.reference_ns(0)) == (0, None)
-
-
-def test_a_job_ends_after_its_iterations_and_may_come_again_elsewhere():
-    run = StepRun(DUMBBELL.network, 1, STEP_NS)
-    assert run.run(5 * MS) == ()
-    job = placed(1, iterations=2)
-    run.start(1, job, DUMBBELL.routes_of(job), hold_ns=5 * MS)
-    assert run.run(10**12) == (1,)
-    assert (run.now_ns, run.iterations_left(1)) == (pytest.approx(70 * MS, rel=1e-3), 0)
-    again = replace(DUMBBELL.placed("j1", TRAFFIC, (0, 2)), iterations=1, law=LAW)
-    run.start(1, again, DUMBBELL.routes_of(again))
-    assert run.run(10**12) == (1,)
-    assert ended_ms(run, 1) == pytest.approx([40, 70, 100], abs=0.1)
-
-
 def test_a_delay_is_a_part_of_the_next_iteration_and_of_no_other():
     run = step_run(0)
     assert run.reference_ns(0) is None
@@ -130,4 +97,4 @@ def test_what_a_step_run_and_its_mode_refuse():
     with pytest.raises(UsageError, match="job j0 runs already"):
         run.start(0, placed(0), ())
     with pytest.raises(UsageError, match="mode: expected shares or steps of a trace, got 'auto'"):
-        TrafficControl(LAW, mode="auto")
+        TrafficControl(ControlMix(LAW), mode="auto")
