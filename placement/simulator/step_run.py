@@ -259,7 +259,8 @@ def _carry_flows(old: StepState, new: StepState, was: Any, job: Any) -> dict[int
     before, now = _span(was, "flow"), _span(job, "flow")
     flows = old.flows[before].copy()
     messages = _first_message(new, job) - _first_message(old, was)
-    hops = int(new.flows["first_hop"][now][0] - flows["first_hop"][0]) if len(flows) else 0
+    first_hops = [int(each) for each in (*new.flows["first_hop"][now][:1], *flows["first_hop"][:1])]
+    hops = first_hops[0] - first_hops[1] if first_hops else 0
     for name, shift in (("head", messages), ("tail", messages), ("tail_hop", hops)):
         flows[name][flows[name] >= 0] += shift
     for name in ("law", "job", "first_hop"):
@@ -268,7 +269,7 @@ def _carry_flows(old: StepState, new: StepState, was: Any, job: Any) -> dict[int
     new.flows[now] = flows
     new.history[now] = old.history[before]
     if len(flows):
-        first, count = int(flows["first_hop"][0]), int(flows["hops"].sum())
+        first, count = first_hops[0], int(flows["hops"].sum())
         for name in ("link", "next_link", "queue", "arrived"):
             new.hops[name][first : first + count] = old.hops[name][first - hops : first - hops + count]
     return dict(zip(range(before.start, before.stop), range(now.start, now.stop), strict=True))
