@@ -46,13 +46,17 @@ def test_jobs_that_are_there_from_the_beginning_are_those_of_the_simulation_bit_
     jobs = [placed(number, noise_ms=0.5) for number in (0, 1)]
     settings = SimulationSettings(seed=1, step_ns=STEP_NS)
     expected = simulate(DUMBBELL.network, jobs, [DUMBBELL.routes_of(job) for job in jobs], settings)
-    run = step_run(0, 1, noise_ms=0.5)
+    # A job that does nothing is there first, leaves while the others send, and comes and leaves at once.
+    run, silent = step_run(), placed(2)
+    run.start(2, silent, DUMBBELL.routes_of(silent), hold_ns=1e9)
+    for number, job in enumerate(jobs):
+        run.start(number, job, DUMBBELL.routes_of(job))
     found = {0: [], 1: []}
     for until in np.arange(1, 480) * 0.7117 * MS:
         run.run(until)
-        if 30 < until / MS < 90:  # a job that does nothing comes and leaves at once
-            silent = placed(2)
-            run.start(2, silent, DUMBBELL.routes_of(silent), hold_ns=1e9)
+        if 30 < until / MS < 90:
+            if not run.runs(2):
+                run.start(2, silent, DUMBBELL.routes_of(silent), hold_ns=1e9)
             run.stop(2)
         for number, iterations in run.iterations().items():
             found[number] += iterations.ended_ns.tolist()
