@@ -62,7 +62,12 @@ SHARED = {
                 "group/test_reconfigure",
                 "gate/test_gate",
             ),
-            *("group/test_same_as_gloo", "recording/test_traffic", "recording/test_training_iterations"),
+            *(
+                "parameter_server/test_training",
+                "group/test_same_as_gloo",
+                "recording/test_traffic",
+                "recording/test_training_iterations",
+            ),
             *("transport/test_gloo_sockets", "transport/test_nccl_sockets"),
         )
     },

@@ -4,6 +4,7 @@ import itertools
 import math
 import os
 import queue
+import resource
 import threading
 from datetime import timedelta
 
@@ -398,6 +399,21 @@ def test_a_gradient_that_could_not_be_applied_is_forgotten(tmp_path):
     before = kept.progress
     kept.update()
     kept.checkpoints.drop_last()
+    assert reopened(kept).progress == before
+
+
+def test_a_gradient_that_cannot_be_written_is_not_applied_and_leaves_the_log_whole(tmp_path):
+    kept = Kept(tmp_path)
+    kept.update()
+    before, size = kept.progress, kept.checkpoints.log.size_bytes
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 60, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"updates-0+.log: update 2: File too large"):
+            kept.update()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert kept.logs()[0].stat().st_size == size
     assert reopened(kept).progress == before
 
 
