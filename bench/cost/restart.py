@@ -219,7 +219,9 @@ class _Restarts:
     def _stop_parts(self, asked_ns: int) -> Parts:
         gone_ns = time.monotonic_ns()
         written = [event for event in self._training.events() if event["event"] == "checkpoint"][-1]
-        signal_ns = _first(self._training.events(), "signal")
+        # Where another rank was told first, rank 0 may have stopped before its own signal came.
+        signals = [event["monotonic_ns"] for event in self._training.events() if event["event"] == "signal"]
+        signal_ns = min([*signals, written["monotonic_ns"]])
         write_s = written["write_s"]
         return {
             "signal_s": (signal_ns - asked_ns) / 1e9,

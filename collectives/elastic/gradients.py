@@ -170,7 +170,7 @@ class _SlicedSum:
         """Gather the sums of all slices, into the parameters' gradients."""
         self._add()
         if self._ranks.count > 1:
-            dist.all_gather_into_tensor(self._own, self._sum, group=self._ranks.group)
+            _gather(self._own, self._sum, group=self._ranks.group)
         else:
             self._own.copy_(self._sum)
         self._sum.zero_()
@@ -185,6 +185,10 @@ class _SlicedSum:
         for gradient in self._received.view(self._ranks.count, -1):
             self._sum += gradient
         self._work, self._arrived = None, True
+
+
+# The later name, where torch has it (2.13): the former one warns there.
+_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 def _kind(parameter: nn.Parameter) -> tuple[str, str]:

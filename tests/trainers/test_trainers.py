@@ -110,5 +110,7 @@ def test_a_trainer_stops_and_goes_on_with_other_ranks(program, tmp_path):
     header = train_elastic(program, changed, 1)
     assert [(each.end, each.ranks) for each in header.segments] == [(11 * 16, 2), (3 * 128, 1)]
     expected, found = (json.loads((each / "report.json").read_text()) for each in (alone, changed))
-    pairs = zip(expected["weights"], found["weights"], strict=True)
+    # Adam makes steps of one size of gradients that are zero but for rounding: there losses are compared, of all steps.
+    what = "losses" if package == "transformers" else "weights"
+    pairs = zip(expected[what], found[what], strict=True)
     assert all(math.isclose(*map(float.fromhex, pair), rel_tol=1e-3, abs_tol=1e-6) for pair in pairs)

@@ -14,7 +14,6 @@ _STARTED_NS = time.monotonic_ns()
 import argparse  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
-import sys  # noqa: E402
 from collections.abc import Mapping  # noqa: E402
 from contextlib import suppress  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
@@ -31,6 +30,7 @@ from bench.workloads.kinds import perceptron  # noqa: E402
 from collectives.elastic.batches import Batch, linear_in_batch  # noqa: E402
 from collectives.elastic.journal import Journal  # noqa: E402
 from collectives.elastic.training import ElasticTraining, Stopped  # noqa: E402
+from mltcp.core.exit_status import exit_status  # noqa: E402
 
 LOSSES = "losses.jsonl"
 FAULTS = "faults.json"
@@ -253,12 +253,16 @@ def main() -> None:
         journal.note("process", _STARTED_NS)
         journal.note("imported", imported_ns)
         journal.note("rendezvous")
-    with suppress(Stopped):
-        TrainingJob(options).run()
+    status = exit_status("training_job", lambda: _trained(options))
     # The checkpoint is durable; tearing down the interpreter would be a large part of what a restart takes, and a
     # thread of Gloo that takes the interpreter's lock meanwhile aborts the process.
-    sys.stdout.flush()
-    os._exit(0)
+    os._exit(status)
+
+
+def _trained(options: JobOptions) -> int:
+    with suppress(Stopped):
+        TrainingJob(options).run()
+    return 0
 
 
 def _options() -> JobOptions:

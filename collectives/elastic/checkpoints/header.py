@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mltcp.core.bounded_files import MOST_DOCUMENT_BYTES, read_bounded
-from mltcp.core.errors import MltcpError, UsageError, shown
+from mltcp.core.errors import UsageError, shown
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -53,7 +53,7 @@ NAME = "header.json"
 FORMAT = 1
 
 
-class CheckpointError(MltcpError):
+class CheckpointError(UsageError):
     """A checkpoint that cannot be used: damaged, of another model, or not writable."""
 
 

@@ -10,9 +10,9 @@ from collectives.elastic.trainers.transformers_trainer import elastic_trainer
 from tests.trainers.programs.report import report
 
 torch.manual_seed(0)
-config = GPT2Config(
-    vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2, bos_token_id=None, eos_token_id=None
-)
+sizes = {"vocab_size": 64, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
+whole = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}  # dropout would depend on the ranks
+config = GPT2Config(**sizes, **whole, bos_token_id=None, eos_token_id=None)
 arguments = TrainingArguments(
     output_dir=str(Path(sys.argv[1]).parent / "trainer"),
     use_cpu=True,

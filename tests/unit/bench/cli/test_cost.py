@@ -62,6 +62,8 @@ def test_one_document_of_all_cases(capsys, tmp_path):
         ["placement-service", "--rate", "0"],
         ["restart", "--ranks", "1,17"],
         ["restart", "--restarts", "0"],
+        ["restart", "--micro-batches", "8"],
+        ["checkpoint", "--steps", "0"],
     ],
 )
 def test_bad_input_is_one_line(arguments, capsys):
