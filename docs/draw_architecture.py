@@ -56,7 +56,7 @@ def canvas(width_in: float, height_in: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def draw_box(axes: Axes, box: Box, size: float = 9.5) -> FancyBboxPatch:
+def draw_box(axes: Axes, box: Box, size: float = 9.5, text_size: float | None = None) -> FancyBboxPatch:
     """Draw a box with its heading above its text; returns its outline."""
     patch = FancyBboxPatch(
         (box.x - box.width / 2, box.y - box.height / 2),
@@ -71,7 +71,14 @@ def draw_box(axes: Axes, box: Box, size: float = 9.5) -> FancyBboxPatch:
     top = box.y + box.height / 2 - 0.16 if box.text else box.y
     axes.text(box.x, top, box.heading, ha="center", va="center", fontsize=size, weight="bold", color=INK)
     axes.text(
-        box.x, top - 0.15, box.text, ha="center", va="top", fontsize=size - 2, color=INK, linespacing=1.35
+        box.x,
+        top - 0.15,
+        box.text,
+        ha="center",
+        va="top",
+        fontsize=text_size or size - 2,
+        color=INK,
+        linespacing=1.35,
     )
     return patch
 
@@ -120,7 +127,7 @@ def packages() -> Figure:
     axes.text(
         0.2,
         6.2,
-        "Imports go down along an arrow, and within a row to the left. Arrows count the importing modules.",
+        "Imports go down along an arrow, and within a row to the left. Arrows count the importing modules; boxes have theirs.",
         fontsize=8.5,
         color=MUTED,
     )
@@ -136,9 +143,8 @@ def _package_row(axes: Axes, package: str, y: float) -> None:
     step = (right - left) / len(layers)
     for number, layer in enumerate(layers):
         modules = _modules(package, layer)
-        text = f"{modules} module{'' if modules == 1 else 's'}"
-        box = Box(left + step * (number + 0.5), y, step - 0.07, 0.62, layer, text, colour)
-        draw_box(axes, box, 5.5 if len(layers) > 7 else 9.5)
+        box = Box(left + step * (number + 0.5), y, step - 0.07, 0.62, layer, str(modules), colour)
+        draw_box(axes, box, 5.7 if len(layers) > 7 else 9.5, 7.5)
 
 
 def _modules(package: str, layer: str) -> int:
