@@ -40,9 +40,7 @@ class MonkeyTree(Rival):
     def check(self) -> None:
         """See `Rival.check`."""
         if find_spec("highspy") is None:
-            raise UsageError(
-                "monkeytree: expected the package highspy below 1.16, whose banner goes to standard output"
-            )
+            raise UsageError("monkeytree: expected the package highspy, at least 1.8 and below 1.16")
 
     def moved(self, cluster: NetworkCluster, jobs: Sequence[JobView], assignment: Assignment) -> Assignment:
         """See `Rival.moved`."""
