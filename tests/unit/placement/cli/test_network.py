@@ -150,7 +150,10 @@ def test_slurms_topologies(capsys, tmp_path):
             "control 'vgg16=dcqcn+bert=dctcp': bert: expected 1 jobs, got 0",
         ),
         (("--control", "bert=dcqcn"), "control 'bert=dcqcn': expected a law for job 'vgg16-1', got none"),
-        (("--control", "vgg16=dcqcn+dctcp"), "control 'vgg16=dcqcn+dctcp': expected MODEL=LAW joined by +"),
+        (
+            ("--control", "vgg16=dcqcn+dctcp"),
+            "control 'vgg16=dcqcn+dctcp': expected MODEL=CONTROL joined by +",
+        ),
         (("--baseline", "reno"), "--baseline: expected one of"),
         (("--duration", "0"), "--duration: expected a number"),
         (("--iterations", "0"), "--iterations: expected a whole number from 1 to"),

@@ -238,7 +238,7 @@ def test_a_trace_goes_on_when_its_links_are_back_and_says_when_it_cannot(mode):
     policy = SchedulingPolicy(FixedScheduler("fixed", {"j0": (0, 4), "j1": (1, 2)}))
 
     def ran(*outages):
-        control = TrafficControl(ControlMix(BASE), None, mode, LinkFailures(outages, reroute_ns=MS))
+        control = TrafficControl(ControlMix(BASE), mode=mode, failures=LinkFailures(outages, reroute_ns=MS))
         return run_trace(trace, settings, policy, 1, control)
 
     usual, late = ran(), ran(Outage("h0->leaf0", 100 * MS, 350 * MS))
@@ -258,7 +258,7 @@ def test_a_trace_in_steps_is_near_that_in_shares():
     settings = FluidSettings(NetworkCluster.of(network_named("two-tier:4x4:2:1")), noise=0.0)
     found = {
         mode: run_trace(
-            trace, settings, scheduling_policy("themis"), 1, TrafficControl(ControlMix(LAWS[0]), None, mode)
+            trace, settings, scheduling_policy("themis"), 1, TrafficControl(ControlMix(LAWS[0]), mode=mode)
         )
         for mode in ("shares", "steps")
     }

@@ -14,6 +14,7 @@ from placement.experiments.network import placing_policy
 from placement.policies.schedulers.scheduler import JobView, gpu_owners
 from placement.simulator.cluster_run import Start
 from placement.simulator.fluid_executor import FluidSettings
+from placement.simulator.network.control_names import ControlMix
 from placement.simulator.network.laws.network_law import Control, NetworkLaw
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.parallelism import demand_traffic
@@ -54,7 +55,7 @@ def run(cluster, jobs, policy, migration_ns=0):
     settings = FluidSettings(cluster, cluster.nic_bps, migration_ns, noise=0.0)
     chosen, gate, rival = placing_policy(policy)
     trace = JobSet("small", "", cluster.nic_bps / GBPS, tuple(jobs))
-    return run_trace(trace, settings, chosen, 1, TrafficControl(LAW, gate, rival))
+    return run_trace(trace, settings, chosen, 1, TrafficControl(ControlMix(LAW), gate, rival=rival))
 
 
 # -- Crux --------------------------------------------------------------------------------------------------------------
@@ -245,7 +246,7 @@ def test_edges_that_meet_have_different_colors_and_there_are_no_more_than_the_la
 def test_a_moved_job_sends_the_state_of_its_moved_workers_and_then_waits():
     cluster = cluster_of("leaf-spine:2x2,rate=8gbit,delay_us=0")
     traced = job("a", 10, 20)
-    control = TrafficControl(LAW, None, RIVALS["monkeytree"])
+    control = TrafficControl(ControlMix(LAW), rival=RIVALS["monkeytree"])
     executor = NetworkExecutor(
         [traced], cluster, FluidSettings(cluster, cluster.nic_bps, 100 * MS, noise=0.0), control, 1
     )
@@ -280,7 +281,7 @@ TRAFFIC = demand_traffic(Demand((Phase(10 * MS, 0), Phase(20 * MS, 8 * GBPS))), 
 def test_no_steering_changes_the_bytes_of_a_job(steps):
     """Each step: after how many ms which job is given which of its routes, and which class."""
     share_run = ShareRun(
-        SPINES.network, [(f"j{k}", TRAFFIC) for k in range(3)], LAW, ShareSettings(), traffic_class=0
+        SPINES.network, [(f"j{k}", TRAFFIC) for k in range(3)], [LAW] * 3, ShareSettings(), traffic_class=0
     )
     placed = [SPINES.placed(f"j{k}", TRAFFIC, (k, 3 + k)) for k in range(3)]
     for number, each in enumerate(placed):
@@ -315,7 +316,7 @@ def test_under_every_rival_all_jobs_do_all_of_their_iterations(name):
 
 
 def test_routes_longer_than_those_that_a_job_has_are_refused():
-    share_run = ShareRun(SPINES.network, [("j0", TRAFFIC)], LAW, ShareSettings())
+    share_run = ShareRun(SPINES.network, [("j0", TRAFFIC)], [LAW], ShareSettings())
     placed = SPINES.placed("j0", TRAFFIC, (0, 1))
     share_run.start(0, replace(placed, iterations=5), SPINES.routes_of(placed))
     far = SPINES.placed("j0", TRAFFIC, (0, 3))
