@@ -190,6 +190,9 @@ def test_bytes_and_lost_time_are_conserved_and_nothing_is_sent_over_a_link_that_
         assert after[name] == pytest.approx(before[name], rel=1e-9, abs=1e-3)
 
 
+PACKET_BYTES = 1500
+
+
 @given(JOBS, OUTAGES, st.sampled_from([BASE, F]))
 @settings(max_examples=10, deadline=None)
 def test_in_steps_all_bytes_arrive_and_none_over_a_link_that_is_down(drawn, listed, law):
@@ -199,7 +202,9 @@ def test_in_steps_all_bytes_arrive_and_none_over_a_link_that_is_down(drawn, list
     assert all(len(course.ends_ns) == 2 for course in outcome.jobs)
     into = {link.name: link.sent_bytes for link in outcome.links if link.name.startswith("leaf")}
     arrived = sum(sent for name, sent in into.items() if "->h" in name)
-    assert arrived >= sum(2 * job.traffic.messages[0].size_bytes for job in jobs) - 10 * len(jobs)
+    # Of a message whose end has arrived, a part of a packet that is in a queue when its route changes counts no more.
+    uncounted = (10 + 2 * len(outages) * PACKET_BYTES) * len(jobs)
+    assert arrived >= sum(2 * job.traffic.messages[0].size_bytes for job in jobs) - uncounted
     in_a_step = 10e9 / 8e9 * 20_000
     for name, at, lasts in listed:
         before, after = (
