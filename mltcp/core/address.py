@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
@@ -74,7 +75,22 @@ def is_listening(path: Path) -> bool:
         return True
 
 
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_PORTS_TRIED = 100
+_given_ports: set[int] = set()
+
+
 def free_port() -> int:
-    """A TCP port of this host's loopback that nobody uses now, for a process that must be told which to take."""
+    """A TCP port of this host's loopback that nobody uses now, for a process that must be told which to take.
+
+    Where there is one, it is below those that the kernel gives to connections: such a connection could take it before
+    that process does, or while it is restarted. No call gives a port that an earlier one in this process gave.
+    """
+    lowest = int(_PORT_RANGE.read_text().split()[0])
+    below = [port for port in range(max(1024, lowest // 2), lowest) if port not in _given_ports]
+    for port in random.SystemRandom().sample(below, min(_PORTS_TRIED, len(below))):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            _given_ports.add(port)
+            return port
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])

@@ -253,7 +253,7 @@ def test_a_server_that_is_gone_or_comes_back_without_its_checkpoints_is_named():
         parts = Parts()
         with pytest.raises(ServerLostError, match=r"server 0 is gone: 127.0.0.1:1: nobody listens there"):
             join("127.0.0.1:1", parts.module, wait_s=0.2)
-        with join(listed, parts.module, wait_s=30) as worker:
+        with join(listed, parts.module, wait_s=120) as worker:
             for batch in parts.loader():
                 parts.loss(batch).backward()
                 worker.step()
@@ -278,6 +278,6 @@ def test_a_server_that_is_gone_or_comes_back_without_its_checkpoints_is_named():
             return serving(listed, 0)
 
         with started(second, 2, None, environment) as running:
-            running._connections[0].poll(60)
+            running._connections[0].poll(150)
             kind, value = running._connections[0].recv()
             assert kind == "result", value
