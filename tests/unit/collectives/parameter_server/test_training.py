@@ -1,8 +1,12 @@
 """Trainings with parameter servers as real processes on the loopback interface."""
 
 import itertools
+import os
+import select
+import signal
 import time
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 import torch
@@ -17,7 +21,7 @@ from collectives.parameter_server.served_module import GradientError
 from collectives.parameter_server.server import serve
 from collectives.parameter_server.worker import join
 from mltcp.core.address import free_port
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import MltcpError, UsageError
 from tests.unit.collectives.ranks import started
 
 # The first optimizer of a process imports it: the fork server does, not every rank.
@@ -241,6 +245,40 @@ def test_bad_gradients_and_changed_modules_are_named_and_the_training_goes_on():
     assert run(serving, working) == ([6], [6])
 
 
-def test_a_server_that_nobody_has_started_is_named():
-    with pytest.raises(ServerLostError, match=r"server 0 is gone: 127.0.0.1:1: nobody listens there"):
-        join("127.0.0.1:1", Parts().module, wait_s=0.2)
+def test_a_server_that_is_gone_or_comes_back_without_its_checkpoints_is_named():
+    def serving(listed, _):
+        parts = Parts()
+        serve(listed, parts.module, parts.optimizer)
+
+    def working(listed, _):
+        parts = Parts()
+        with pytest.raises(ServerLostError, match=r"server 0 is gone: 127.0.0.1:1: nobody listens there"):
+            join("127.0.0.1:1", parts.module, wait_s=0.2)
+        with join(listed, parts.module, wait_s=30) as worker:
+            for batch in parts.loader():
+                parts.loss(batch).backward()
+                worker.step()
+            parts.loss(batch).backward()
+            with suppress(OSError):
+                os.kill(int(os.environ["SERVER"]), signal.SIGKILL)
+            with pytest.raises(
+                MltcpError, match="expected the 5 updates that it had or more, got 0: it was started"
+            ):
+                worker.step()
+
+    listed = addresses()
+    with started(roles, 1, None, None, 60.0, listed, serving, working) as first:
+        environment = {"SERVER": str(first.processes[0].pid)}
+
+        def second(rank, ranks):
+            if rank == 0:
+                return working(listed, 0)
+            # The same address again, once the first server is dead: its port is taken until then.
+            with suppress(ProcessLookupError):
+                select.select([os.pidfd_open(int(environment["SERVER"]))], [], [])
+            return serving(listed, 0)
+
+        with started(second, 2, None, environment) as running:
+            running._connections[0].poll(60)
+            kind, value = running._connections[0].recv()
+            assert kind == "result", value
