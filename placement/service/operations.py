@@ -111,6 +111,7 @@ class ServiceOperations:
         """Start placing waiting jobs, and start the lease of jobs whose agents were attached before a restart."""
         self.agents.resume()
         self.context.begin(self._forget())
+        self.context.begin(self._end_abandoned())
         if self._gate is not None:
             self._gate.start(self._registry.unended.values())
         self._engine_jobs.start(self._on_engine_event)
@@ -121,7 +122,6 @@ class ServiceOperations:
         """Forget old jobs whenever one has ended, and as time passes; never returns."""
         while True:
             try:
-                self._end_abandoned()
                 forgotten = self.context.forget()
                 await self._engine_jobs.forget(forgotten)
             except Exception:  # so that later jobs are forgotten nevertheless
@@ -132,12 +132,19 @@ class ServiceOperations:
                 await asyncio.sleep(FORGET_AFTER_S)
             self._has_ended.clear()
 
-    def _end_abandoned(self) -> None:
-        """End the jobs that were registered long ago, and that nobody has submitted or placed since."""
-        before_ns = self.context.clock.now_ns() - round(ABANDONED_S * 1e9)
-        for job in list(self._registry.unended.values()):
-            if job.state == pb.REGISTERED and job.submitted_ns < before_ns:
-                self._lifecycle.end(job, pb.FAILED, "neither submitted nor placed since it was registered")
+    async def _end_abandoned(self) -> None:
+        """End the jobs that were registered long ago, and that nobody has submitted or placed since; never returns."""
+        while True:
+            before_ns = self.context.clock.now_ns() - round(ABANDONED_S * 1e9)
+            try:
+                for job in list(self._registry.unended.values()):
+                    if job.state == pb.REGISTERED and job.submitted_ns < before_ns:
+                        self._lifecycle.end(
+                            job, pb.FAILED, "neither submitted nor placed since it was registered"
+                        )
+            except Exception:  # so that they are ended later nevertheless
+                _log.exception("jobs that nobody submitted were not ended")
+            await asyncio.sleep(FORGET_EVERY_S)
 
     def _job_changed(self, before: JobRecord | None, job: JobRecord) -> None:
         if job.over:

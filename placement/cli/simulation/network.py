@@ -47,11 +47,13 @@ from placement.experiments.network import (
     PLACEMENTS,
     JobsInNetwork,
     NetworkSeed,
+    lost_time_of,
+    parse_jobs,
+)
+from placement.experiments.network_traces import (
     OverIdeal,
     TracesInNetwork,
-    lost_time_of,
     over_ideal,
-    parse_jobs,
     placing_policy,
     traces_in,
 )

@@ -149,13 +149,11 @@ def parse_controls(text: str) -> ControlMix | ModelControls:
     Raises:
         UsageError: no such control, a part before the last one without WHICH, or parts of both kinds.
     """
-    found = [_OF_MODEL.fullmatch(part) for part in text.split("+")]
+    *before, others = texts = text.split("+")
+    found = [_OF_MODEL.fullmatch(part) for part in texts]
     if any(found):
-        return ModelControls(
-            text,
-            tuple(_of_model(part, match, text) for part, match in zip(text.split("+"), found, strict=True)),
-        )
-    *before, others = text.split("+")
+        own = (_of_model(part, match, text) for part, match in zip(texts, found, strict=True))
+        return ModelControls(text, tuple(own))
     parts: list[tuple[float | str, NetworkLaw]] = []
     for part in before:
         name, colon, which = part.rpartition(":")

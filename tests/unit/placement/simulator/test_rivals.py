@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError
-from placement.experiments.network import placing_policy
+from placement.experiments.network_traces import placing_policy
 from placement.policies.schedulers.scheduler import JobView, gpu_owners
 from placement.simulator.cluster_run import Start
 from placement.simulator.fluid_executor import FluidSettings
