@@ -22,6 +22,7 @@ _HELD = ("JobHeldAdmin", "JobHeldUser")
 _LAUNCH_FAILED = "launch failed requeued held"
 _LONGEST_HELD_S = 60.0
 _HELD_EVERY_S = 3.0
+_RESUMED_EVERY_S = 20.0
 _CALM_S = 150.0
 _ANSWERS_S = 60.0
 """SlurmdTimeout, after which slurmctld takes a node down that does not answer."""
@@ -45,6 +46,17 @@ def watch_slurm_service(site: SlurmSite) -> Watch:
             return slots_given_twice(client)
 
     return Watch("slurm service", site.service.availability, ask, pid=lambda: site.service.pid)
+
+
+def watch_nodes(site: SlurmSite) -> Watch:
+    """Resumes nodes, as Slurm's admin does: it drains one where slurmctld, killed, has given a number out twice."""
+
+    def resume() -> list[str]:
+        with suppress(MltcpError):  # slurmctld is away
+            _resume_nodes(site)
+        return []
+
+    return Watch("nodes of Slurm", site.service.availability, resume, _RESUMED_EVERY_S, float("inf"))
 
 
 class HeldJobs(Watch):
@@ -266,9 +278,13 @@ def _put_right(site: SlurmSite) -> None:
     """Start daemons that ended, resume nodes, release jobs that Slurm itself has put aside, as its admin does."""
     site.cluster.revive()
     with suppress(MltcpError):  # slurmctld may be away
-        for node, state in _nodes(site).items():
-            if state.startswith(("drain", "down")):
-                site.cluster.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        _resume_nodes(site)
         for number, _, reason in _squeue(site, "--states=PENDING", "%A|%T|%r"):
             if reason == _LAUNCH_FAILED:
                 site.cluster.command("scontrol", "release", number)
+
+
+def _resume_nodes(site: SlurmSite) -> None:
+    for node, state in _nodes(site).items():
+        if state.startswith(("drain", "down")):
+            site.cluster.command("scontrol", "update", f"NodeName={node}", "State=RESUME")

@@ -90,11 +90,14 @@ def soak(plan: SoakPlan, step: Step = lambda done_s, text: None) -> SoakResult:
         before = host_state(world.namespace)
         world.daemon.start()
         watches = {"mltcpd": watch_daemon(world), "service": watch_service(world)}
-        held_jobs = None
+        all_watches = [*watches.values()]
         if world.slurm is not None:
             watches["slurm service"] = slurm_checks.watch_slurm_service(world.slurm)
-            held_jobs = slurm_checks.HeldJobs(world.slurm, world.directory)
-        all_watches = [*watches.values(), *([held_jobs] if held_jobs is not None else [])]
+            all_watches += [
+                watches["slurm service"],
+                slurm_checks.HeldJobs(world.slurm, world.directory),
+                slurm_checks.watch_nodes(world.slurm),
+            ]
         _disturb(world, plan, all_watches, result, step)
         result.breaches += _revived(world)
         step(plan.seconds, "waiting for the jobs to end")
