@@ -21,6 +21,7 @@ from placement.engines.engine import (
     HostShare,
     JobEvent,
     JobFailed,
+    JobFinished,
     JobHandle,
     JobSeen,
     JobStarted,
@@ -38,6 +39,7 @@ from placement.service.state.job_record import JobRecord, wrong_state
 from placement.service.state.store import StoreUnwritableError
 
 POLL_S = 0.5
+_FINISHED = "finished"
 
 _log = logging.getLogger("mltcp.placement")
 
@@ -322,9 +324,11 @@ class EngineJobs:
                 self._requeued(job, event, int(self._context.done(job)))
         elif isinstance(event, JobFailed):
             self._lifecycle.end(job, pb.FAILED, event.why)
+        elif isinstance(event, JobFinished) and job.state == pb.STOPPING:
+            self._lifecycle.end(job, pb.ENDED, _FINISHED)  # before it could be stopped
         else:
             why = event.why if isinstance(event, JobStopped) else ""
-            self._lifecycle.end(job, pb.ENDED, job.reason or why or "finished")
+            self._lifecycle.end(job, pb.ENDED, job.reason or why or _FINISHED)
 
     def _goes_on(self, job: JobRecord, event: JobEvent) -> bool:
         """Whether a job whose processes have ended is to be started again."""

@@ -120,6 +120,20 @@ def test_what_was_asked_to_stop_before_a_restart_is_stopped_after_it(tmp_path):
         assert sorted(engine.stopped) == ["released", "requeued"]
 
 
+def test_a_job_that_finishes_as_it_is_asked_to_stop_has_finished(tmp_path):
+    engine = SurvivingEngine()
+    with serving(tmp_path, engine=engine, **two_racks()) as address, Client(address) as client:
+        client.submit(job("last-step", 1, command=["train"], elastic=True))
+        eventually(lambda: engine_of(tmp_path, "last-step"))
+        engine.answers = False  # the request is late
+        client.requeue("last-step", "room for another")
+        engine.finish("last-step")
+        assert (
+            eventually(lambda: (found := client.job("last-step")).state == pb.ENDED and found).reason
+            == "finished"
+        )
+
+
 def test_a_launch_that_is_found_again_late_is_not_taken_for_released(tmp_path):
     """Of a job that was started, and whose service was killed before it knew; the engine is silent beyond a lease."""
     engine = SurvivingEngine()
