@@ -80,11 +80,13 @@ class StepRun:
         *,
         silence_ns: float = 0.0,
         hold_ns: float = 0.0,
+        delay_ns: float = 0.0,
+        done: int | None = None,
     ) -> None:
         """Start a job that does not run; see `ShareRun.start`."""
         if self.runs(number):
             raise UsageError(f"job {job.name} runs already")
-        self._done[number] += self._state.jobs["iteration"][number]
+        self._done[number] = self.done(number) if done is None else done
         self._logged[number], self._silence[number] = 0, round(silence_ns)
         own = build(self._network, [replace(job, law=self._laws[number])], [routes], self._seed)
         clear_job(self._state, number)
@@ -92,6 +94,7 @@ class StepRun:
         self._add_rows(number, job, own)
         self._state = with_levels(self._state, len(self._network.links))
         list_active(self._state)
+        self._state.jobs["delay"][number] = round(delay_ns)
         begin_iteration(self._state, number, self._now_ns + round(hold_ns))
         self._state.counts[UNFINISHED] += 1
         if self._down:
@@ -121,6 +124,18 @@ class StepRun:
         latest = self._state.ends[jobs["first_row"] + jobs["iteration"] - 1].max(initial=self._now_ns)
         self._now_ns = int(latest) if len(ended) else max(self._now_ns, round(until_ns))
         return tuple(ended.tolist())
+
+    def done(self, number: int) -> int:
+        """See `ShareRun.done`."""
+        return int(self._done[number] + self._state.jobs["iteration"][number])
+
+    def plan(self, number: int, left: int) -> None:
+        """See `ShareRun.plan`; a job has no more iterations than it was started with."""
+        self._state.jobs["iterations"][number] = self._state.jobs["iteration"][number] + left
+
+    def delay_left_ns(self, number: int) -> float:
+        """See `ShareRun.delay_left_ns`."""
+        return float(self._state.jobs["delay"][number])
 
     def runs(self, number: int) -> bool:
         """Whether the job has iterations left."""

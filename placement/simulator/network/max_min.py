@@ -103,6 +103,8 @@ STEP = np.dtype(
         ("arrived", "i8"),
         ("last", "i8"),  # the message that arrived last, or -1
         ("waited", "i8"),  # the step for which it waited last, or -1
+        ("begun", "i8"),  # computing
+        ("held", "i8"),  # the time for which its gate held back what it sends
     ]
 )
 
@@ -127,6 +129,7 @@ JOB = np.dtype(
         ("began", "i8"),
         ("delay", "i8"),  # of its next iteration
         ("held", "i8"),  # the delay of this iteration, which is a part of it
+        ("shifted", "i8"),  # the same once it has begun
         ("is_silent", "i8"),  # whether this iteration has not sent yet
         ("first_sent", "i8"),  # when the last iteration that has sent began to
         ("told", "i8"),  # whether that was after its last delay
@@ -147,7 +150,9 @@ CONNECTION = np.dtype([("total", "f8"), ("sent", "f8"), ("tail", "i8")])
 PART = np.dtype([("next", "i8"), ("neighbour", "i8"), ("link", "i8"), ("lost", "f8")])
 """Time lost to a neighbour on a link, or (-1) while it was down; a list for each message and job, one of free ones."""
 
-ENDED = np.dtype([("job", "i8"), ("began", "i8"), ("ended", "i8"), ("unhindered", "f8")])
+ENDED = np.dtype(
+    [("job", "i8"), ("began", "i8"), ("ended", "i8"), ("unhindered", "f8"), ("waited", "f8")]
+)
 
 CORE = np.dtype(
     [

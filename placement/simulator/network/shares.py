@@ -125,12 +125,12 @@ def changed(
     state: ShareState, network: Network, down: Collection[int], routes: Mapping[int, Sequence[Sequence[int]]]
 ) -> ShareState:
     """The state with links down, and jobs, by number, on other routes; messages that are sent go on there."""
+    state = with_room(state)
     for job, ways in routes.items():
         first = int(state.jobs["first_message"][job])
         for number, way in enumerate(ways, first):
             state = _rerouted(state, network, number, way)
-    while state.core[0]["attributes"] and state.core[0]["free_parts"] < _parts_wanted(state):
-        state = state._replace(parts=_grown(state))
+    state = with_room(state)
     is_down = np.zeros(len(network.links), np.bool_)
     is_down[list(down)] = True
     set_down(state, is_down)
@@ -138,9 +138,12 @@ def changed(
     return state
 
 
-def _parts_wanted(state: ShareState) -> int:
+def with_room(state: ShareState) -> ShareState:
+    """The state with as many free parts of lost time as messages may need that stop, go on or get other rates now."""
     core = state.core[0]
-    return int(core["sending"] * core["most"]) + len(state.messages)
+    while core["attributes"] and core["free_parts"] < core["sending"] * core["most"] + len(state.messages):
+        state = state._replace(parts=_grown(state))
+    return state
 
 
 def _rerouted(state: ShareState, network: Network, number: int, way: Sequence[int]) -> ShareState:
@@ -249,7 +252,7 @@ def _outcome(
         LinkUse(link.name, float(bytes_), math.nan, math.nan, math.nan)
         for link, bytes_ in zip(network.links, sent, strict=True)
     )
-    lost = _lost(state, of_jobs) if settings.attributes else None
+    lost = lost_time(state, totals(ended, len(jobs))) if settings.attributes else None
     return NetworkOutcome(courses, links, now // PS, lost)
 
 
@@ -257,7 +260,14 @@ def _ns(picoseconds: np.ndarray) -> np.ndarray:
     return (picoseconds + PS // 2) // PS
 
 
-def _lost(state: ShareState, of_jobs: Sequence[np.ndarray]) -> LostTime:
+def totals(ended: np.ndarray, jobs: int) -> np.ndarray:
+    """Of each job, the picoseconds that its iterations took, would have taken unhindered, and waited for."""
+    columns = ended["ended"] - ended["began"], ended["unhindered"], ended["waited"]
+    return np.array([np.bincount(ended["job"], column, jobs) for column in columns])
+
+
+def lost_time(state: ShareState, of_jobs: np.ndarray) -> LostTime:
+    """The lost time of all iterations that have ended, with their `totals`."""
     rows = []
     for number, first in enumerate(state.jobs["parts"]):
         part = int(first)
@@ -271,7 +281,7 @@ def _lost(state: ShareState, of_jobs: Sequence[np.ndarray]) -> LostTime:
         np.array(neighbour, np.int64),
         np.array(link, np.int64),
         np.array(lost, float),
-        np.array([of_job["unhindered"].sum() / PS for of_job in of_jobs]),
+        *(of_jobs / PS),
     )
 
 
