@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -333,6 +333,7 @@ class JobsInNetwork(ComparisonWorkload):
         """The jobs in their places under a control."""
         places = place(self.network, self.jobs, self.placement, seed)
         laws = self._laws(policy, seed)
+        of_hosts = parse_controls(policy).host_laws(self.network.hosts, seed)
         return [
             NetworkJob(
                 job.name,
@@ -345,9 +346,18 @@ class JobsInNetwork(ComparisonWorkload):
                 job.traffic_class,
                 slots=gpus,
                 measured_noise_ns=job.measured_noise_ns,
+                worker_laws=self._worker_laws(job, hosts, of_hosts),
             )
             for job, (hosts, gpus) in zip(self.jobs, places, strict=True)
         ]
+
+    def _worker_laws(
+        self, job: DescribedJob, hosts: Sequence[int], of_hosts: Mapping[str, NetworkLaw]
+    ) -> tuple[NetworkLaw, ...]:
+        """Those of its workers' hosts, unless it has a control of its own."""
+        if not of_hosts or job.control is not None:
+            return ()
+        return tuple(of_hosts[self.network.hosts[host]] for host in hosts)
 
     def variants(self, policy: str) -> tuple[str, ...]:
         """The control itself, which is checked."""

@@ -154,6 +154,7 @@ class NetworkExecutor(FluidExecutor):
         widest = [(job.name, self._traffic(job, job.max_workers)) for job in jobs]
         network, control = self._network_cluster.network, self._control
         laws = control.controls.laws([job.name for job in jobs], self._seed)
+        self._host_laws = control.controls.host_laws(network.hosts, self._seed)
         self._run: ShareRun | StepRun | AutoRun
         if control.mode == "shares":
             self._run = self._shares(widest, laws)
@@ -189,7 +190,11 @@ class NetworkExecutor(FluidExecutor):
         cluster = self._network_cluster
         placed = cluster.placed(start.job.name, self._traffic(start.job, len(start.gpus)), start.gpus)
         self._placed[job.number] = placed
-        planned = replace(placed, iterations=job.planned, noise_ns=round(noise_ns))
+        hosts = cluster.network.hosts
+        worker_laws = tuple(self._host_laws[hosts[host]] for host in placed.hosts) if self._host_laws else ()
+        planned = replace(
+            placed, iterations=job.planned, noise_ns=round(noise_ns), worker_laws=worker_laws
+        )
         silence_ns = Demand(job.phases).silence_ns
         ways = self._routes(placed)
         self._ways[start.job.name] = ways

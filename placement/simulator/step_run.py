@@ -21,7 +21,7 @@ from placement.simulator.network.steps.build import build
 from placement.simulator.network.steps.changes import changed, take_off, with_hops, with_levels
 from placement.simulator.network.steps.iterations import ACTIVE, UNFINISHED, begin_iteration
 from placement.simulator.network.steps.loop import TO_END, advance, list_active
-from placement.simulator.network.steps.records import HOP, StepState
+from placement.simulator.network.steps.records import StepState
 from placement.simulator.network.topology import Network
 from placement.simulator.network.traffic import NetworkJob, Traffic
 
@@ -186,9 +186,9 @@ class StepRun:
                 raise UsageError(f"job {number}: {name}: expected at most {most}, got {wanted}")
         if self._hops[number][1] < len(own.hops):
             self._hops[number] = len(self._state.hops), len(own.hops)
-            self._state = with_hops(self._state, np.zeros(len(own.hops), HOP))
+            self._state = with_hops(self._state, len(own.hops))
         hop, state = self._hops[number][0], self._state
-        own.flows["law"] = state.flows["law"][flow : flow + 1]
+        own.flows["law"] = self._law_numbers(own.laws)[own.flows["law"]]
         own.flows["first_hop"] += hop
         own.hops["flow"] += flow
         own.flows["job"] = own.steps["job"] = number
@@ -206,6 +206,15 @@ class StepRun:
             (state.class_bounds, number, own.class_bounds),
         ):
             array[first : first + len(values)] = values
+
+    def _law_numbers(self, laws: np.ndarray) -> np.ndarray:
+        """The numbers that laws have here; those that are new get one."""
+        numbers = {law.tobytes(): number for number, law in enumerate(self._state.laws)}
+        new = [number for number, law in enumerate(laws) if law.tobytes() not in numbers]
+        self._state = self._state._replace(laws=np.concatenate([self._state.laws, laws[new]]))
+        for law in laws[new]:
+            numbers[law.tobytes()] = len(numbers)
+        return np.array([numbers[law.tobytes()] for law in laws], np.uint32)
 
     def _add_rows(self, number: int, job: NetworkJob, own: StepState) -> None:
         """Give a job a row for each iteration; the k-th one has the same noise whenever the job was started."""

@@ -110,11 +110,6 @@ STEP = np.dtype(
 
 JOB = np.dtype(
     [
-        ("shape", "i8"),
-        ("slope", "f8"),
-        ("intercept", "f8"),
-        ("increase", "f8"),  # the exponent of F
-        ("decrease", "f8"),  # the exponent of max(1, F)
         ("noise", "f8"),  # what a nanosecond of noise is of the computing
         ("scale", "f8"),  # of this iteration's computing
         ("first_step", "i8"),
@@ -145,7 +140,18 @@ JOB = np.dtype(
     ]
 )
 
-CONNECTION = np.dtype([("total", "f8"), ("sent", "f8"), ("tail", "i8")])
+CONNECTION = np.dtype(
+    [
+        ("total", "f8"),
+        ("sent", "f8"),
+        ("tail", "i8"),
+        ("shape", "i8"),
+        ("slope", "f8"),
+        ("intercept", "f8"),
+        ("increase", "f8"),  # the exponent of F
+        ("decrease", "f8"),  # the exponent of max(1, F)
+    ]
+)
 
 PART = np.dtype([("next", "i8"), ("neighbour", "i8"), ("link", "i8"), ("lost", "f8")])
 """Time lost to a neighbour on a link, or (-1) while it was down; a list for each message and job, one of free ones."""
@@ -591,17 +597,16 @@ def _take(state: ShareState, number: int, rate: float, full: int) -> None:
 @compiled
 def weight_of(state: ShareState, message: Records) -> float:
     """F^e at what the message's connection has sent."""
-    job = state.jobs[message.job]
-    if job.shape == 0:
-        return 1.0
     connection = state.connections[message.connection]
+    if connection.shape == 0:
+        return 1.0
     sent = connection.sent + message.size - message.left
-    f = factor(job, min(1.0, sent / connection.total), 1.0)
+    f = factor(connection, min(1.0, sent / connection.total), 1.0)
     weight = 1.0
-    if job.increase != 0.0:
-        weight = f if job.increase == 1.0 else f**job.increase
-    if job.decrease != 0.0 and f > 1.0:
-        weight *= f**job.decrease
+    if connection.increase != 0.0:
+        weight = f if connection.increase == 1.0 else f**connection.increase
+    if connection.decrease != 0.0 and f > 1.0:
+        weight *= f**connection.decrease
     return weight
 
 
@@ -621,8 +626,8 @@ def schedule(state: ShareState, number: int) -> None:
         link = state.links[state.places[place].link]
         link.used += message.rate - message.before
         contends = contends or link.visited == core.epoch
-    job = state.jobs[message.job]
-    if not contends or job.shape == 0 or (job.increase == 0.0 and job.decrease == 0.0):
+    connection = state.connections[message.connection]
+    if not contends or connection.shape == 0 or connection.increase == connection.decrease == 0.0:
         drop(state.due, hold)
     elif state.due.place[hold] < 0:
         # At multiples of the hold, so that all messages of a link rise again together.

@@ -1,6 +1,6 @@
 """The share mode: jobs in a network whose messages have, at every instant, the rates that their controls converge to.
 
-Rates are weighted max-min fair, with the weight F(bytes_ratio)^e: F is that of the job's law, bytes_ratio the share of
+Rates are weighted max-min fair, with the weight F(bytes_ratio)^e: F is that of the sender's law, bytes_ratio the share of
 its iteration's bytes that a connection has sent, and e says how strongly shares follow F under a control. There are no
 queues, marks or losses. Rates are computed again when a message begins or ends, and after `hold_ns` where F changes.
 
@@ -22,7 +22,7 @@ from mltcp.core.quantities import check_number
 from placement.simulator.exact.event_heap import empty, put
 from placement.simulator.network.class_shares import QUEUE, STRICT, WEIGHTED
 from placement.simulator.network.failures import NetworkChange
-from placement.simulator.network.laws.network_law import Control
+from placement.simulator.network.laws.network_law import Control, NetworkLaw
 from placement.simulator.network.max_min import (
     CONNECTION,
     CORE,
@@ -319,7 +319,7 @@ def share_state(
 ) -> ShareState:
     """The state before the jobs begin; none of them is due. `classed`: traffic classes will matter, if not now."""
     links = _links(network)
-    messages, steps, connections, nexts = _work(network, jobs, routes)
+    messages, steps, connections, nexts = _work(network, jobs, routes, settings)
     ways = [link for of_job in routes for route in of_job for link in route]
     places = np.zeros(len(ways), PLACE)
     places["link"] = ways
@@ -337,7 +337,7 @@ def share_state(
         links=links,
         places=places,
         steps=steps,
-        jobs=_jobs(jobs, steps, messages, settings),
+        jobs=_jobs(jobs, steps, messages),
         connections=connections,
         parts=parts,
         ended=np.zeros(_LOG + len(jobs), ENDED),
@@ -384,12 +384,13 @@ def _bounds_ns(job: NetworkJob) -> tuple[int, ...]:
 
 
 def _work(
-    network: Network, jobs: Sequence[NetworkJob], routes: Routes
+    network: Network, jobs: Sequence[NetworkJob], routes: Routes, settings: ShareSettings
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The records of messages, steps and connections, and the steps that wait for each step."""
     messages: list[tuple] = []
     steps: list[tuple] = []
     connections: list[float] = []
+    laws: list[NetworkLaw] = []
     nexts: list[int] = []
     place = 0
     for number, (job, of_job) in enumerate(zip(jobs, routes, strict=True)):
@@ -397,7 +398,6 @@ def _work(
         known: dict[tuple[int, int, int], int] = {}
         routes_left = iter(of_job)
         after = followers(job.name, job.traffic.steps)
-        most_bps = _most_bps(job)
         for step in job.traffic.steps:
             waiting = after[len(steps) - first_step]
             head = (number, step.compute_ns * PS, len(messages), len(step.messages), len(step.after))
@@ -406,9 +406,10 @@ def _work(
                 connection = known.setdefault(pair, len(connections))
                 if connection == len(connections):
                     connections.append(0.0)
+                    laws.append(job.law_of(message.source))
                 connections[connection] += message.size_bytes
                 way = next(routes_left)
-                own_bps = min(most_bps if way else math.inf, step.rate_bps)
+                own_bps = min(_most_bps(laws[connection]) if way else math.inf, step.rate_bps)
                 peak_bps, delay = _peak_and_delay(network, way, own_bps)
                 messages.append(
                     (
@@ -438,8 +439,11 @@ def _work(
     records["peak"] = records["peak_bps"] / 8e12
     for name in ("full", "waited", "behind", "parts", "down"):
         records[name] = -1
-    of_connections = np.zeros(len(connections), CONNECTION)
-    of_connections["total"], of_connections["tail"] = connections, -1
+    of_connections = _filled(
+        CONNECTION,
+        ("total", "tail", "shape", "slope", "intercept", "increase", "decrease"),
+        [(total, -1, *_weight(law, settings)) for total, law in zip(connections, laws, strict=True)],
+    )
     of_steps = _filled(STEP, ("job", "compute", "first", "messages", "waits", "first_next", "nexts"), steps)
     return records, of_steps, of_connections, np.array(nexts, np.int64)
 
@@ -458,23 +462,21 @@ def _filled(record: np.dtype, names: Sequence[str], rows: Sequence[tuple]) -> np
     return records
 
 
-def _most_bps(job: NetworkJob) -> float:
+def _most_bps(law: NetworkLaw) -> float:
     """The rate at which a constant rate sends, if it has one."""
-    return (
-        dict(job.law.constants).get("rate_bps", math.inf) if job.law.control is Control.CONSTANT else math.inf
-    )
+    return dict(law.constants).get("rate_bps", math.inf) if law.control is Control.CONSTANT else math.inf
 
 
-def _jobs(
-    jobs: Sequence[NetworkJob], steps: np.ndarray, messages: np.ndarray, settings: ShareSettings
-) -> np.ndarray:
+def _weight(law: NetworkLaw, settings: ShareSettings) -> tuple[int, float, float, float, float]:
+    """F of a law, and its exponents: the fields of a connection."""
+    f, exponent = law.aggressiveness, settings.exponents[law.control]
+    return int(f.shape), f.slope, f.intercept, exponent * law.increase, exponent * law.decrease
+
+
+def _jobs(jobs: Sequence[NetworkJob], steps: np.ndarray, messages: np.ndarray) -> np.ndarray:
     records = np.zeros(len(jobs), JOB)
     bounds = 0
     for number, (record, job) in enumerate(zip(records, jobs, strict=True)):
-        law, f = job.law, job.law.aggressiveness
-        exponent = settings.exponents[law.control]
-        record["shape"], record["slope"], record["intercept"] = int(f.shape), f.slope, f.intercept
-        record["increase"], record["decrease"] = exponent * law.increase, exponent * law.decrease
         longest = _longest_ns(job)
         record["noise"] = 1 / longest if longest else 0.0
         record["iterations"], record["parts"] = job.iterations, -1
