@@ -163,7 +163,7 @@ class TracesInNetwork(PhasedJobs):
     ``utilization``, of the GPUs that jobs held; ``jct_over_alone``, the times of jobs from arrival to end over what
     their iterations take alone; ``outages`` and ``cut_off`` as of `JobsInNetwork`; ``lost`` and ``lost_by_job``, the
     seconds that each job lost to each neighbour on each link, and took in all (`LostTime`; None unless `attributes`).
-    Marked bits, which the modes `steps` and `auto` have, are those of packets that were marked.
+    Marked bits, which only iterations in steps have, are those of packets that were marked.
 
     Attributes:
         mode: one of `TRACE_MODES`.

@@ -371,7 +371,7 @@ def _write_trace(options: argparse.Namespace, document: str, comparison: PolicyC
         ("course", lambda: network.course_figure(f"Iteration times over time: {where}", comparison)),
         ("marks", lambda: network.marks_figure(f"Marks by model: {where}", comparison)),
     ):
-        if name != "marks" or options.mode in ("steps", "auto"):
+        if name != "marks" or options.mode == "steps":
             write(draw, options.output / f"{name}.svg")
     for policy, runs in comparison.runs.items():
         _draw_lost(options.output, policy, runs[0])

@@ -183,7 +183,7 @@ def _seen(state: StepState, law: Record, flow: Record, number: int, at: int, ste
         lag = min(HISTORY - 2, math.ceil(flow.base_rtt / step_ns))
         flow.read, flow.memory = max(flow.read, at - 1 - lag), FEWEST - 1
     if at - flow.read > flow.memory:
-        _remember_more(state, flow, number, at)
+        remember_more(state, number, at)
     for empty in range(flow.read + 1, at if is_empty else 0):
         met = state.history[number, empty & flow.memory]
         met.mark = met.wait = 0.0
@@ -206,8 +206,9 @@ def _seen(state: StepState, law: Record, flow: Record, number: int, at: int, ste
 
 
 @compiled
-def _remember_more(state: StepState, flow: Record, number: int, at: int) -> None:
-    """Use more of the flow's history, so that there is a place for each step that has not been acknowledged."""
+def remember_more(state: StepState, number: int, at: int) -> None:
+    """Use more of a flow's history, so that there is a place for each step that has not been acknowledged."""
+    flow = state.flows[number]
     while at - flow.read > flow.memory:
         size = flow.memory + 1
         for step in range(flow.read + 1, at):
