@@ -110,6 +110,7 @@ examples:
   mltcp-placement network --topology topology.yaml --nic 25gbit --gpus 8 --jobs profile.json:workers=16 chakra=traces
   mltcp-placement network --topology dumbbell:2,rate=10gbit,ecn=100kb --jobs 2*vgg16:at=h0+h1 --control dctcp
   mltcp-placement network --topology thesis --trace poisson --policies themis,themis+cassini,lwf-1+ada-srsf -o traces
+  mltcp-placement network --topology thesis --trace poisson --policies random,lwf-1 --attribute -o lost
   mltcp-placement network --topology thesis --trace dynamic:iterations=100 --mode steps --step-us 5 --control dcqcn
   mltcp-placement network --topology topo.csv --over 4:1 --nic 200gbit --trace lingjun:data --hours 6 --scale 0.01 \
 --mix llm --policies themis,lwf-8
@@ -142,8 +143,8 @@ A CONTROL is reno, cubic, dctcp, dcqcn, delay or constant, or mltcp_ and one of 
 mltcp_dcqcn@remaining:both (a shape of F; whether it scales the increase, the decrease or both), @slope=2:intercept=0.5,
 or constants of the control, by their names (timer=100us, state=ns3). mltcp_dcqcn:0.5+dcqcn mixes them:
 CONTROL:WHICH+...+CONTROL, where WHICH is a share of the jobs, drawn by the seed, or a pattern of their names
-(mltcp_dcqcn:vgg16-*+dcqcn). Each model may have its own: vgg19=dcqcn@timer=100us+vgg19=dcqcn@timer=125us are two laws
-for two jobs, in their order.
+(mltcp_dcqcn:vgg16-*+dcqcn), or, after hosts=, of the hosts that send with it (mltcp_dcqcn:hosts=0.5+dcqcn). Each model
+may have its own: vgg19=dcqcn@timer=100us+vgg19=dcqcn@timer=125us are two laws for two jobs, in their order.
 
 Links fail as --fail and --failures say. A flow with a link on its way that is down waits until ECMP has routes over
 what is left (--reroute-ms), or, where no way is left, until the link is back; a job that cannot go on is told.
