@@ -1,8 +1,9 @@
 """The share mode: jobs in a network whose messages have, at every instant, the rates that their controls converge to.
 
-Rates are weighted max-min fair, with the weight F(bytes_ratio)^e: F is that of the sender's law, bytes_ratio the share of
-its iteration's bytes that a connection has sent, and e says how strongly shares follow F under a control. There are no
-queues, marks or losses. Rates are computed again when a message begins or ends, and after `hold_ns` where F changes.
+Rates are weighted max-min fair, with the weight F(bytes_ratio)^e: F is that of the law of the sender, bytes_ratio the
+share of its iteration's bytes that a connection has sent, and e says how strongly shares follow F under a control. There
+are no queues, marks or losses. Rates are computed again when a message begins or ends, and after `hold_ns` where F
+changes.
 
 The exponents are those that windows and rates step by step, and ns-3, have for two endless flows of constant F: 1 for
 windows that see the same marks, about a third for DCQCN. DCQCN favours the job that already sends beyond this, which
