@@ -46,22 +46,23 @@ def records_of(count: int, kind: np.dtype) -> Record:
 
 LINK = _in_lines(
     [
+        # A sender's own link needs the first cache line alone.
         ("capacity", "f8"),
-        ("queue", "f8"),
         ("arrived", "f8"),  # in this step
         ("part", "f8"),  # of the queue, and of what arrived, that leaves in this step
         ("wait", "f8"),  # queue / capacity
-        ("marks", "f8"),  # probability, in this step
-        ("loss", "f8"),
+        ("sent", "f8"),
+        ("queue", "f8"),
+        ("queues", "i8"),  # the first one of its classes; 0: it has none
         ("pausing", "i4"),  # whoever sends into it is to pause
         ("paused", "i4"),  # a link behind it is pausing
+        ("marks", "f8"),  # probability, in this step
+        ("loss", "f8"),
         ("buffer", "f8"),
         ("lowest", "f8"),  # of the marks; infinite: none
         ("stop", "f8"),  # of the pause; infinite: none
         ("go", "f8"),
-        ("sent", "f8"),
         ("largest", "f8"),
-        ("queues", "i8"),  # the first one of its classes; 0: it has none
         ("port", "i8"),  # the link whose queue it is
         ("highest", "f8"),  # of the marks
         ("probability", "f8"),
