@@ -192,9 +192,7 @@ class NetworkExecutor(FluidExecutor):
         self._placed[job.number] = placed
         hosts = cluster.network.hosts
         worker_laws = tuple(self._host_laws[hosts[host]] for host in placed.hosts) if self._host_laws else ()
-        planned = replace(
-            placed, iterations=job.planned, noise_ns=round(noise_ns), worker_laws=worker_laws
-        )
+        planned = replace(placed, iterations=job.planned, noise_ns=round(noise_ns), worker_laws=worker_laws)
         silence_ns = Demand(job.phases).silence_ns
         ways = self._routes(placed)
         self._ways[start.job.name] = ways

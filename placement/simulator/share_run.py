@@ -221,7 +221,10 @@ class ShareRun:
 
     def kept(self) -> tuple[ShareState, list[np.ndarray], np.ndarray]:
         """What `restore` goes back to from a later `run`."""
-        state = (EventHeap(*map(np.copy, each)) if isinstance(each, EventHeap) else each.copy() for each in self._state)
+        state = (
+            EventHeap(*map(np.copy, each)) if isinstance(each, EventHeap) else each.copy()
+            for each in self._state
+        )
         return ShareState(*state), self._log.copy(), self._totals.copy()
 
     def restore(self, kept: tuple[ShareState, list[np.ndarray], np.ndarray]) -> None:

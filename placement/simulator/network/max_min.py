@@ -156,9 +156,7 @@ CONNECTION = np.dtype(
 PART = np.dtype([("next", "i8"), ("neighbour", "i8"), ("link", "i8"), ("lost", "f8")])
 """Time lost to a neighbour on a link, or (-1) while it was down; a list for each message and job, one of free ones."""
 
-ENDED = np.dtype(
-    [("job", "i8"), ("began", "i8"), ("ended", "i8"), ("unhindered", "f8"), ("waited", "f8")]
-)
+ENDED = np.dtype([("job", "i8"), ("began", "i8"), ("ended", "i8"), ("unhindered", "f8"), ("waited", "f8")])
 
 CORE = np.dtype(
     [

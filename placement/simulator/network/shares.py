@@ -1,7 +1,7 @@
 """The share mode: jobs in a network whose messages have, at every instant, the rates that their controls converge to.
 
 Rates are weighted max-min fair, with the weight F(bytes_ratio)^e: F is that of the law of the sender, bytes_ratio the
-share of its iteration's bytes that a connection has sent, and e says how strongly shares follow F under a control. There
+share of the bytes of its iteration that a connection has sent, and e says how strongly shares follow F. There
 are no queues, marks or losses. Rates are computed again when a message begins or ends, and after `hold_ns` where F
 changes.
 

@@ -228,7 +228,7 @@ class StepState(NamedTuple):
     class_bounds: np.ndarray
     """Of each job: those of `RemainingClass`, and NEVER behind them."""
     history: Record
-    """Of each flow and step, by the step's number modulo what the flow uses of HISTORY, so that it stays in the cache."""
+    """Of each flow and step, by the step's number modulo what the flow uses of it: the less, the fewer cache lines."""
     active: np.ndarray
     """Flows that send or have bytes in queues; the counts are in `counts`."""
     active_links: np.ndarray

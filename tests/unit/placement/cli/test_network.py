@@ -255,7 +255,9 @@ def test_controls_are_mixed_by_host(capsys):
     assert parse_controls("mltcp_dcqcn:0.5+dcqcn").host_laws(hosts, 1) == {}
     with pytest.raises(UsageError, match="or CONTROL:hosts=SHARE or CONTROL:hosts=HOSTS before each"):
         parse_controls("mltcp_dcqcn:hosts=0.5+dctcp:0.2+dcqcn")
-    controls = "mltcp_dctcp,mltcp_dctcp:hosts=1+dctcp,dctcp,mltcp_dctcp:hosts=0+dctcp,mltcp_dctcp:hosts=h[02]+dctcp"
+    controls = (
+        "mltcp_dctcp,mltcp_dctcp:hosts=1+dctcp,dctcp,mltcp_dctcp:hosts=0+dctcp,mltcp_dctcp:hosts=h[02]+dctcp"
+    )
     status, out, err = run(capsys, *SMALL, "--seeds", "0:1", "--control", controls, "--json")
     assert (status, err) == (0, "")
     all_f, all_by_host, none, none_by_host, left = (each["traces"] for each in json.loads(out)["controls"])
