@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -221,11 +222,7 @@ class ShareRun:
 
     def kept(self) -> tuple[ShareState, list[np.ndarray], np.ndarray]:
         """What `restore` goes back to from a later `run`."""
-        state = (
-            EventHeap(*map(np.copy, each)) if isinstance(each, EventHeap) else each.copy()
-            for each in self._state
-        )
-        return ShareState(*state), self._log.copy(), self._totals.copy()
+        return ShareState(*map(_copied, self._state)), self._log.copy(), self._totals.copy()
 
     def restore(self, kept: tuple[ShareState, list[np.ndarray], np.ndarray]) -> None:
         """Go back to what `kept` returned; nothing but `run` may have been called since."""
@@ -353,6 +350,10 @@ class ShareRun:
             self._ways[number] = first, room
         self._state.places["link"][first : first + len(links)] = links
         return first
+
+
+def _copied(part: Any) -> Any:
+    return EventHeap(*map(np.copy, part)) if isinstance(part, EventHeap) else part.copy()
 
 
 @compiled
