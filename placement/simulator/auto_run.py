@@ -1,8 +1,9 @@
 """The mode auto for jobs that come and go: in steps while they could contend with others, by shares while they cannot.
 
 Jobs could contend on a link if all that they may send over it at once is more than it carries. When jobs come, leave or
-get other routes, those for which that changes go on in the other mode once their current iteration has ended, each with
-a congestion control that begins anew. Until then they and their new neighbours do not see each other.
+get other routes, those for which that changes go on in the other mode: at once if they have not begun yet, or else when
+their current iteration has ended, with a congestion control that begins anew. Until then they and their new neighbours
+do not see each other.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ _ROUNDING = 1e-9
 
 @dataclass
 class _RunningJob:
-    """A job that runs: in which simulation, up to which iteration, and what it may ask of each link."""
+    """A job that runs: from when on, up to which iteration, what it may ask of each link, and in which simulation."""
 
     job: NetworkJob
     routes: Sequence[Route]
     silence_ns: float
+    begins_ns: float
     end: int
     asks_bps: Mapping[int, float]
     run: ShareRun | StepRun
@@ -72,9 +74,15 @@ class AutoRun:
         """See `ShareRun.start`."""
         if number in self._running:
             raise UsageError(f"job {job.name} runs already")
-        end = self._done[number] + job.iterations
-        asks_bps = _asks_bps(self._network, job, routes)
-        self._running[number] = _RunningJob(job, routes, silence_ns, end, asks_bps, self._shares)
+        self._running[number] = _RunningJob(
+            job,
+            routes,
+            silence_ns,
+            self.now_ns + hold_ns,
+            self._done[number] + job.iterations,
+            _asks_bps(self._network, job, routes),
+            self._shares,
+        )
         self._begin(number, number in self._contending(), hold_ns)
         self._plan()
 
@@ -147,11 +155,16 @@ class AutoRun:
         )
 
     def _plan(self) -> None:
-        """Let each job leave the simulation that it is in after its iteration, if it belongs into the other one."""
+        """Let each job leave the simulation that it is in, if it belongs into the other one."""
         contending = self._contending()
         for number, running in self._running.items():
             stays = (running.run is self._steps) == (number in contending)
-            running.run.plan(number, running.end - running.run.done(number) if stays else 1)
+            if not stays and self.now_ns <= running.begins_ns:
+                delay_ns = running.run.delay_left_ns(number)
+                running.run.stop(number)
+                self._begin(number, number in contending, running.begins_ns - self.now_ns, delay_ns)
+            else:
+                running.run.plan(number, running.end - running.run.done(number) if stays else 1)
 
     def _contending(self) -> set[int]:
         """The jobs that could contend with others."""
