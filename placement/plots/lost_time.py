@@ -34,9 +34,10 @@ def lost_time_figure(title: str, alone_s: Mapping[str, float], lost: Sequence[Ma
     jobs = _largest(percent.sum(axis=1), _MOST_JOBS)
     links = _largest(percent.sum(axis=0), _MOST_LINKS)
     shown = percent[np.ix_(jobs, links)]
-    parts = f"{len(jobs)} of {len(names)} jobs, {len(links)} of {len(of_links)} links where any was lost"
-    note = f"lost to other jobs, % of the time alone, and to whom most: {parts}"
-    figure = framed(title, [(note, MUTED)], _ROW_IN * max(4, len(jobs)) + _UNDER_IN, left_in=_LEFT_IN)
+    parts = f"{len(jobs)} of {len(names)} jobs, {len(links)} of {len(of_links)} links"
+    note = f"% of the time alone, and to whom most: {parts}"
+    left_in = max(_LEFT_IN, 0.4 + 0.085 * max(len(names[job]) for job in jobs))
+    figure = framed(title, [(note, MUTED)], _ROW_IN * max(4, len(jobs)) + _UNDER_IN, left_in=left_in)
     figure.subplots_adjust(bottom=(BOTTOM_IN + _UNDER_IN) / figure.get_figheight())
     axes = figure.axes[0]
     axes.imshow(shown, cmap="OrRd", aspect="auto", vmin=0)
