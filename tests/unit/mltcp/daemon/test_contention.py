@@ -9,6 +9,7 @@ import os
 import random
 import socket
 from dataclasses import dataclass, field
+from statistics import fmean, pstdev
 
 import pytest
 from hypothesis import given, settings
@@ -160,16 +161,20 @@ def test_the_decision_is_that_of_the_demand_for_pairs_of_models():
     bursts = [burst_job(layout, table) for layout in layouts_of(table, (), ())]
     dice = random.Random(7)
     pairs = [(one, other) for at, one in enumerate(bursts) for other in bursts[at:]]
-    wrong = []
+    errors, wrong, last_s = [], [], 0.0
     for number, (one, other) in enumerate(dice.sample(pairs, min(PAIRS, len(pairs)))):
         demand = sum(each.send_s / each.alone_s for each in (one, other))
         named = [BurstJob("a", one.phases), BurstJob("b", other.phases)]
         link = SharedLink(named, number).run(max(60, 40 * max(one.alone_s, other.alone_s)))
-        told = link.found.loss(link.jobs[0]).link_demand
-        is_clear = abs(demand - (1 + BACK_BELOW) / 2 * ASIDE_ABOVE) > 0.1
-        if abs(told - demand) > 0.1 or (is_clear and link.stand_aside != (demand > ASIDE_ABOVE)):
-            wrong.append((one.name, other.name, round(demand, 3), told, link.changes))
-    assert wrong == []
+        errors.append(link.found.loss(link.jobs[0]).link_demand - demand)
+        last_s = max([last_s, *link.changes])
+        if link.stand_aside != (demand > ASIDE_ABOVE) or len(link.changes) > 1:
+            wrong.append(demand)
+    print(
+        f"{len(errors)} pairs: {fmean(errors):.4f} off, deviation {pstdev(errors):.4f}, last {last_s:.0f} s, {wrong}"
+    )
+    assert max(map(abs, errors)) < 0.1
+    assert all(BACK_BELOW * ASIDE_ABOVE < demand <= ASIDE_ABOVE + 0.05 for demand in wrong)
 
 
 def test_what_is_lost_is_told_by_job_with_the_rest_together_and_sums_exactly():
