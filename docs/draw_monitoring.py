@@ -238,7 +238,7 @@ def _until(condition: Callable[[], object], what: str) -> None:
 
 
 def _watched(where: Monitored, until_s: float) -> DaemonStatus:
-    """Have the service decide about a small job now and then; returns the last status that has a slowed job, or any."""
+    """Have the service decide about a small job now and then; returns the last status with a job that loses, or any."""
     status, number = where.top(), 0
     seen: dict[str, str] = {}
     with Client(where.service) as client:
@@ -247,7 +247,7 @@ def _watched(where: Monitored, until_s: float) -> DaemonStatus:
             for step in range(6):
                 time.sleep(0.5)
                 now = where.top()
-                status = now if any(job.slowed_by for job in now.jobs) else status
+                status = now if any(job.loss and job.loss.lost > 0.02 for job in now.jobs) else status
                 seen.update({name: text for name in ("bert", "gpt") if (text := client.job(name).seen)})
                 if step == 3:
                     client.release(f"small-{number}")

@@ -186,6 +186,7 @@ def _configuration(interface: str, line_rate_bps: int, pacing: Pacing) -> str:
     lines = [
         f'interfaces = ["{interface}"]',
         "controls = []",
+        "aside_above = 0",  # what is compared is the law
         "[pacing]",
         f'law = "{pacing.law}"',
         f"interval = {pacing.interval_s!r}",

@@ -18,7 +18,7 @@ from rich.text import Text
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import format_duration, with_si_prefix
 from mltcp.daemon.client.client import Client
-from mltcp.daemon.client.status import DaemonStatus, InterfaceStatus, JobStatus
+from mltcp.daemon.client.status import OTHERS, DaemonStatus, InterfaceStatus, JobStatus
 
 Read = Callable[[], DaemonStatus]
 
@@ -31,7 +31,8 @@ _PROBLEMS = {
     "left alone": "jobs are not paced there: its root qdisc was removed or replaced",
 }
 _CHANGES_SHOWN = 5
-_SLOWED_SHOWN = 5
+_LOSSES_SHOWN = 5
+_LEAST_SHOWN = 0.02
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,14 @@ COLUMNS = (
         lambda j: j.slowdown or 0,
         8,
         1,
+    ),
+    Column(
+        "lost",
+        "the part of its time that jobs on the same link have taken; a line says which",
+        lambda j: _DASH if j.loss is None else f"{j.loss.lost:.1%}",
+        lambda j: 0.0 if j.loss is None else j.loss.lost,
+        6,
+        4,
     ),
     Column(
         "sent",
@@ -254,14 +263,13 @@ def screen(
         when = time.strftime("%F %T", time.localtime(change.at_s))
         line = f"{when} {_plain(change.what)}"
         parts.append(Text(line, style="yellow", overflow="ellipsis", no_wrap=height is not None))
-    names = {
+    names = {OTHERS: "others"} | {
         job.number: _plain(job.job) if job.detail else f"a job of {_plain(job.user)}" for job in status.jobs
     }
-    slowed = sorted((job for job in status.jobs if job.slowed_by), key=lambda job: -(job.slowdown or 0.0))
-    for job in slowed[:_SLOWED_SHOWN]:
-        parts.append(
-            Text(_slowed(job, names), style="yellow", overflow="ellipsis", no_wrap=height is not None)
-        )
+    told = [job for job in status.jobs if job.aside or (job.loss and job.loss.lost >= _LEAST_SHOWN)]
+    told.sort(key=lambda job: job.loss.lost if job.loss else 0.0, reverse=True)
+    for job in told[:_LOSSES_SHOWN]:
+        parts.append(Text(_loss(job, names), style="yellow", overflow="ellipsis", no_wrap=height is not None))
     if not status.jobs:
         return Group(*parts, Text("no jobs"))
     room = None if height is None else max(1, height - len(parts) - 1)
@@ -276,13 +284,17 @@ def _problem_of(interface: InterfaceStatus) -> str:
     return f"{_plain(interface.name)} {interface.state}: {_PROBLEMS[interface.state]}"
 
 
-def _slowed(job: JobStatus, names: Mapping[int, str]) -> str:
-    """A line that says who sends with a slowed job on which link."""
-    others = ", ".join(
-        f"{names.get(each.number, 'one that has ended')} on {_plain(each.link)} ({each.share:.0%} of the time)"
-        for each in job.slowed_by
-    )
-    return f"{_plain(job.job)} takes {job.slowdown:.2f} times its best iteration; it sends with {others}"
+def _loss(job: JobStatus, names: Mapping[int, str]) -> str:
+    """A line that says what a job has lost to whom on which link, and whether it stands aside."""
+    said, loss = [], job.loss
+    if loss is not None and loss.to:
+        to = ", ".join(
+            f"{each.lost:.1%} to {names.get(each.number, 'one that has ended')}" for each in loss.to
+        )
+        said.append(f"loses {loss.lost:.1%} ± {loss.error:.1%} of its time on {_plain(loss.link)}: {to}")
+    if job.aside:
+        said.append(f"stands aside: {_plain(job.aside_why)}")
+    return f"{_plain(job.job)} {'; it '.join(said)}"
 
 
 def headline(status: DaemonStatus) -> str:

@@ -25,13 +25,13 @@ from bench.workloads.job import JobSpec
 from bench.workloads.place import RankPlace
 from bench.workloads.profile import Profile
 from bench.workloads.rank_pool import PlacedJob, run_jobs
-from mltcp.control.aggressiveness import Aggressiveness
+from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.client.membership import Membership
 from mltcp.ebpf.congestion_controls import Controls, control_object
 from mltcp.ebpf.job_entries import MOST_JOBS
-from mltcp.ebpf.layout import KernelJob
+from mltcp.ebpf.layout import Action, KernelJob
 from mltcp.ebpf.libbpf import BpfObject
 from mltcp.pacing.tcp_info import congestion_control
 from tests.eventually import eventually as until
@@ -444,12 +444,17 @@ def test_a_job_and_its_flows_come_back_to_a_daemon_that_comes_back(namespace):
         try:
             membership.add([ours.fileno() for ours, _ in pairs])
             assert membership.drain(30)
+            # It stands aside when the daemon is killed, which the next one takes back.
+            with Controls().job_entries() as entries:
+                (number,) = (number for number, job in entries if job.name == "bert")
+                entries.change(number, aggressiveness=Aggressiveness.of_shape(Shape.ONE), action=Action())
             daemon.stop(signal.SIGKILL)
             until(lambda: not membership.is_member)
             daemon.start()
             until(lambda: membership.is_member)
             with Client(daemon.socket) as client:
                 until(lambda: [(job.job, job.flows) for job in client.status().jobs] == [("bert", 2)])
+            assert Controls().jobs()[number].aggressiveness == Aggressiveness()
         finally:
             membership.close()
 

@@ -14,6 +14,9 @@ SCHEMA = 1
 EVERYBODY = -1
 """The user of what concerns no job in particular."""
 
+OTHERS = -1
+"""In place of a number: all other jobs on the link."""
+
 
 @dataclass(frozen=True)
 class OutsideChange:
@@ -41,15 +44,29 @@ class InterfaceStatus:
 
 @dataclass(frozen=True)
 class Contender:
-    """A job that sends while a slowed one does, on the same link of this host.
-
-    `number` is the job's, `link` the interface or, in another network namespace, the local address; `share` is the
-    fraction of the time for which the slowed job sends.
-    """
+    """A job that takes a link from another one, by number, or OTHERS; `lost` is the part of the other's time."""
 
     number: int
+    lost: float
+
+
+@dataclass(frozen=True)
+class JobLoss:
+    """What a job loses to those that it shares a link of this host with, as parts of its time (mltcp.control.link_use).
+
+    Attributes:
+        link: the interface or, in another network namespace, the local address; the one on which it loses most.
+        lost: the sum of what it loses `to` each, and `error` at most the standard error of it.
+        to: those that take most first, and the rest of them together.
+        demand: for which part of an iteration alone it needs the link, and `link_demand` the sum over the link's jobs.
+    """
+
     link: str
-    share: float
+    lost: float
+    error: float
+    to: tuple[Contender, ...]
+    demand: float
+    link_demand: float
 
 
 @dataclass(frozen=True)
@@ -59,7 +76,8 @@ class JobStatus:
     `how`: ``kernel`` (an eBPF congestion control scales its windows), ``tc`` (its class is paced), ``none``.
     `control` is the congestion control of its flows, except of the `left_alone` ones, which another program has given
     other settings. Times are None until an iteration has been seen. `label` is shown beside the job's name.
-    `slowed_by` has the jobs that send with one whose typical iteration takes more than 1.1 times its best.
+    `loss` is None for a job that shares no link, and until it is known. A job is `aside` where its F is 1 whatever its
+    function is; `aside_why` has the reason.
     `slowdown` is the typical iteration time over the best one seen. `marks` counts ECN-marked segments (delivered_ce).
     """
 
@@ -91,7 +109,9 @@ class JobStatus:
     gap_s: float = 0.0
     left_alone: int = 0
     label: str = ""
-    slowed_by: tuple[Contender, ...] = ()
+    loss: JobLoss | None = None
+    aside: bool = False
+    aside_why: str = ""
 
 
 @dataclass(frozen=True)
@@ -147,8 +167,13 @@ class DaemonStatus:
 
 
 def _job(document: Mapping[str, Any]) -> JobStatus:
-    contenders = tuple(_of(Contender, each) for each in document.get("slowed_by", ()))
-    return dataclasses.replace(_of(JobStatus, document), slowed_by=contenders)
+    loss = document.get("loss")
+    return dataclasses.replace(_of(JobStatus, document), loss=None if loss is None else _loss(loss))
+
+
+def _loss(document: Mapping[str, Any]) -> JobLoss:
+    to = tuple(_of(Contender, each) for each in document.get("to", ()))
+    return dataclasses.replace(_of(JobLoss, document), to=to)
 
 
 def _of(kind: Any, document: Mapping[str, Any]) -> Any:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mltcp.control.aggressiveness import Aggressiveness
+from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.control.iteration import matches
+from mltcp.control.link_use import SendReading
 from mltcp.core.accounts import account_name
 from mltcp.daemon.client.status import JobStatus
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
@@ -149,6 +150,9 @@ class IterationTimes:
 NO_CONTROL = "none"
 """The congestion control of a job whose flows keep theirs."""
 
+UNCONTROLLED = "none"
+"""The name of the mechanism that lets jobs send as they do."""
+
 
 Pauses = Iterator[None] | None
 """What takes long with many flows yields where requests may be handled meanwhile; None: it is done."""
@@ -173,6 +177,7 @@ class Job:
         left_alone: the number of flows that another program has given other settings.
         former_entry: the number that it had in the kernel under a former daemon; 0: none.
         label: shown beside its name.
+        aside: why it stands aside: the jobs on its link ask for too much (contention.py); empty: it does not.
         cgroup_addresses: the local addresses of flows that were not passed.
     """
 
@@ -200,7 +205,13 @@ class Job:
     left_alone: int = 0
     former_entry: int = 0
     label: str = ""
+    aside: str = ""
     cgroup_addresses: frozenset[str] = frozenset()
+
+    @property
+    def law(self) -> Aggressiveness:
+        """F as it acts: 1 while the job stands aside."""
+        return Aggressiveness.of_shape(Shape.ONE) if self.aside else self.aggressiveness
 
     @property
     def addresses(self) -> set[str]:
@@ -271,7 +282,7 @@ class Mechanism(Protocol):
         """Stop to control a job; its flows run on without."""
 
     def change_job(self, job: Job) -> None:
-        """Apply the job's aggressiveness, which has changed."""
+        """Apply the job's law, which has changed, as it does when the job begins or ceases to stand aside."""
 
     def flow_settings(self, job: Job, flow: FoundFlow) -> FlowSettings:
         """The settings that make a connection, passed by a process of the job, a flow of the job.
@@ -306,8 +317,8 @@ class Mechanism(Protocol):
     def state(self, job: Job) -> ControlState:
         """The state of the job's control now."""
 
-    def is_sending(self, job: Job) -> bool:
-        """Whether the job has data in flight now."""
+    def reading(self, job: Job) -> SendReading:
+        """Whether the job has data in flight now, and its acknowledged bytes since any fixed time."""
 
     def close(self) -> None:
         """Give back what the mechanism holds open."""

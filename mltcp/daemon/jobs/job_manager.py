@@ -11,7 +11,7 @@ from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.errors import MltcpError, NotAvailableError, UsageError
 from mltcp.core.user_lines import of_user
 from mltcp.daemon.jobs.attachments import Attachments
-from mltcp.daemon.jobs.job import NO_CONTROL, Job, Mechanism
+from mltcp.daemon.jobs.job import NO_CONTROL, UNCONTROLLED, Job, Mechanism
 from mltcp.daemon.jobs.job_table import JobTable, Limits
 from mltcp.daemon.jobs.registered_cgroups import RegisteredCgroup, RegisteredCgroups
 from mltcp.ebpf.congestion_controls import CONTROLS, available
@@ -106,6 +106,7 @@ class JobManager:
         """End a job; its processes, if any are left, run on without the daemon."""
         self.attachments.end(job)
         self.cgroups.end(job)
+        self.stand_aside(job, "")
         job.mechanism.remove_job(job)
         self.jobs.remove(job)
         _log.info("%s ends after %d iterations: %s", job, job.times.count, why, extra=of_user(job.user))
@@ -121,6 +122,14 @@ class JobManager:
         """Give a job another F."""
         job.aggressiveness = aggressiveness
         job.mechanism.change_job(job)
+
+    def stand_aside(self, job: Job, why: str) -> None:
+        """Let a job stand aside for a reason, or no more where that is empty; one under no law of ours never does."""
+        why = "" if job.mechanism.name == UNCONTROLLED else why
+        begins_or_ends, job.aside = bool(why) != bool(job.aside), why
+        if begins_or_ends:
+            job.mechanism.change_job(job)
+            _log.info("%s: %s", job, f"stands aside: {why}" if why else "stands aside no more")
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -156,5 +165,7 @@ class JobManager:
 
     def close(self) -> None:
         """Close all mechanisms; the journal undoes the rest."""
+        for job in self.jobs:
+            self.stand_aside(job, "")
         for mechanism in self.mechanisms:
             mechanism.close()

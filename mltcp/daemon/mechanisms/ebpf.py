@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 
+from mltcp.control.link_use import SendReading
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
 from mltcp.daemon.jobs.job import PAUSE_FLOWS, ControlState, FinishedIteration, Job
 from mltcp.daemon.mechanisms.flow_counters import KernelFlowCounters
@@ -66,13 +67,13 @@ class EbpfMechanism:
         """Write the job's F into its map entry, if it has one."""
         entry = self._entries.get(job.number)
         if entry is not None:
-            self._map.change(entry, job.aggressiveness)
+            self._map.change(entry, job.law, classed=not job.aside)
 
     def flow_settings(self, job: Job, flow: FoundFlow) -> FlowSettings:
         """The map entry and the congestion control; an entry left by a former daemon is taken over with its flow."""
         # One that a job has belongs to that job, whoever holds one of its flows too.
         is_free = job.number not in self._entries and flow.entry not in self._jobs
-        if is_free and self._map.inherit(flow.entry, job.name):
+        if is_free and self._map.inherit(flow.entry, job.name, job.law):
             self._keep_entry(job, flow.entry)
         # One that was of a job and has another control now was given it by another program, which is not fought.
         taken = flow.entry and flow.control not in MLTCP_CONTROLS
@@ -195,11 +196,11 @@ class EbpfMechanism:
             gap_s=tracker.gap_ns / 1e9,
         )
 
-    def is_sending(self, job: Job) -> bool:
-        """Whether the kernel knows a flow of the job with data in flight."""
+    def reading(self, job: Job) -> SendReading:
+        """As the kernel has counted over all flows of the job."""
         entry = self._entries.get(job.number)
         now = None if entry is None else self._map.job(entry)
-        return now is not None and now.sending > 0
+        return SendReading(False, 0) if now is None else SendReading(now.sending > 0, now.tracker.seen_bytes)
 
     def close(self) -> None:
         """Close the maps; the congestion controls stay loaded."""
@@ -211,11 +212,11 @@ class EbpfMechanism:
         if (
             job.number not in self._entries
             and former not in self._jobs
-            and self._map.inherit(former, job.name)
+            and self._map.inherit(former, job.name, job.law)
         ):
             self._keep_entry(job, former)
         if job.number not in self._entries:
-            self._keep_entry(job, self._map.enter(job.name, job.aggressiveness, job.total_bytes, job.gap_ns))
+            self._keep_entry(job, self._map.enter(job.name, job.law, job.total_bytes, job.gap_ns))
         return self._entries[job.number]
 
     def _keep_entry(self, job: Job, entry: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from mltcp.control.link_use import SendReading
 from mltcp.daemon.jobs.job import PAUSE_FLOWS, Job
 from mltcp.ebpf.layout import FlowCounts
 from mltcp.pacing.sock_diag import NO_SAMPLE, FlowKey, Sample, SockDiag
@@ -87,9 +88,10 @@ class FlowCounters:
             job.marks += (now.delivered_ce - before.delivered_ce) & 0xFFFFFFFF
         job.counters[flow] = now
 
-    def is_sending(self, flows: Sequence[FlowKey]) -> bool:
-        """Whether one of these flows has data in flight."""
-        return any(sample is not None and sample.unacked > 0 for sample in self._sock_diag.sample(flows))
+    def reading(self, flows: Sequence[FlowKey]) -> SendReading:
+        """Whether one of these flows has data in flight, and the acknowledged bytes of all."""
+        found = [sample for sample in self._sock_diag.sample(flows) if sample is not None]
+        return SendReading(any(each.unacked > 0 for each in found), sum(each.acked_bytes for each in found))
 
     def close(self) -> None:
         """Close the netlink socket."""

@@ -65,12 +65,16 @@ class JobMap:
         action = self._action(aggressiveness)
         return self._entries.add(KernelJob(name, aggressiveness, action, tracker, owner=Owner.current()))
 
-    def inherit(self, number: int, name: str) -> bool:
-        """Take over the entry to which a former daemon has assigned a flow; False if it is not one of this name."""
+    def inherit(self, number: int, name: str, aggressiveness: Aggressiveness) -> bool:
+        """Take over the entry to which a former daemon has assigned a flow; False if it is not one of this name.
+
+        F is that of the registration again: a daemon that was killed may have let the job stand aside.
+        """
         job = self.job(number) if number else None
         if job is None or job.name != name or job.is_owned:
             return False
-        self._entries.change(number, owner=Owner.current(), action=replace(job.acts, classes=self._classes))
+        self.change(number, aggressiveness)
+        self._entries.change(number, owner=Owner.current())
         self._ended.discard(number)
         return True
 
@@ -78,17 +82,18 @@ class JobMap:
         """The entry of a job now."""
         return self._entries.get(number)
 
-    def change(self, number: int, aggressiveness: Aggressiveness) -> None:
-        """Give a job another F, from when a flow of it next begins to send."""
-        self._entries.change(number, aggressiveness=aggressiveness, action=self._action(aggressiveness))
+    def change(self, number: int, aggressiveness: Aggressiveness, classed: bool = True) -> None:
+        """Give a job another F, and classes or none, from when a flow of it next begins to send."""
+        action = self._action(aggressiveness, classed)
+        self._entries.change(number, aggressiveness=aggressiveness, action=action)
 
     def set_class_bounds(self) -> None:
         """Let the bounds of traffic classes part the jobs that send now; nothing where there are no classes."""
         if self._classes:
             self._entries.set_class_bounds()
 
-    def _action(self, aggressiveness: Aggressiveness) -> Action:
-        return replace(Action.of_shape(aggressiveness.shape), classes=self._classes)
+    def _action(self, aggressiveness: Aggressiveness, classed: bool = True) -> Action:
+        return replace(Action.of_shape(aggressiveness.shape), classes=self._classes if classed else 0)
 
     def leave(self, number: int) -> None:
         """Remove the entry of an ended job, with its last flow if it still has any."""

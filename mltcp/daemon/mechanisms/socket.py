@@ -6,9 +6,10 @@ import logging
 from collections.abc import Iterator
 from itertools import islice
 
+from mltcp.control.link_use import SendReading
 from mltcp.core.user_lines import of_user
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
-from mltcp.daemon.jobs.job import NO_CONTROL, ControlState, FinishedIteration, Job
+from mltcp.daemon.jobs.job import NO_CONTROL, UNCONTROLLED, ControlState, FinishedIteration, Job
 from mltcp.daemon.mechanisms.flow_counters import FlowCounters
 from mltcp.ebpf.congestion_controls import available
 from mltcp.ebpf.jobs import SocketSettings
@@ -16,14 +17,14 @@ from mltcp.ebpf.jobs import SocketSettings
 _log = logging.getLogger("mltcp.daemon")
 
 
-MOST_LOOKED_AT = 4
-"""The number of flows by which it is seen whether a job sends: each is a request to the kernel."""
+MOST_LOOKED_AT = 16
+"""The number of flows by which it is seen how much a job sends: each is a request to the kernel."""
 
 
 class SocketMechanism:
     """Jobs whose sockets run under a congestion control of the kernel's own, or keep theirs."""
 
-    name = "none"
+    name = UNCONTROLLED
     default_control = NO_CONTROL
     poll_period_s: float | None = None
 
@@ -88,9 +89,9 @@ class SocketMechanism:
         """F is 1, and the iterations are not recognised."""
         return ControlState(total_bytes=job.total_bytes, gap_s=job.gap_s)
 
-    def is_sending(self, job: Job) -> bool:
-        """Whether one of its first flows has data in flight."""
-        return self._counters.is_sending(list(islice(job.flows, MOST_LOOKED_AT)))
+    def reading(self, job: Job) -> SendReading:
+        """Of its first flows."""
+        return self._counters.reading(list(islice(job.flows, MOST_LOOKED_AT)))
 
     def close(self) -> None:
         """Close the netlink socket."""

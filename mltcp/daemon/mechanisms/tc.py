@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mltcp.control.iteration import IterationTracker
+from mltcp.control.link_use import SendReading
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.user_lines import of_user
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow
@@ -135,7 +136,7 @@ class TcMechanism:
 
     def change_job(self, job: Job) -> None:
         """Give the job another F."""
-        self._controller.change(job.number, job.aggressiveness)
+        self._controller.change(job.number, job.law)
 
     def flow_settings(self, job: Job, flow: FoundFlow) -> FlowSettings:
         """The class of the job, and the congestion control if the job asks for one."""
@@ -200,10 +201,11 @@ class TcMechanism:
             gap_s=paced.tracker.gap_ns / 1e9,
         )
 
-    def is_sending(self, job: Job) -> bool:
-        """Whether one of its flows had data in flight when they were last read."""
-        samples = self._controller.jobs[job.number].flows.values()
-        return any(sample is not None and sample.unacked > 0 for sample in samples)
+    def reading(self, job: Job) -> SendReading:
+        """As of when its flows were last read."""
+        paced = self._controller.jobs[job.number]
+        in_flight = any(sample is not None and sample.unacked > 0 for sample in paced.flows.values())
+        return SendReading(in_flight, paced.acked_bytes)
 
     # -- time --------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from mltcp.control.traffic_classes import CLASSES
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import check_number, parse_rate_bps
 from mltcp.daemon.client import protocol
+from mltcp.daemon.jobs.contention import ASIDE_ABOVE, MOST_SAMPLED
 from mltcp.daemon.jobs.job_table import LAST_NUMBER, Limits
 from mltcp.daemon.journal import JOURNAL
 from mltcp.ebpf.congestion_controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS
@@ -101,6 +102,7 @@ class Configuration:
         constants: of the rate law.
         aggressiveness: F of jobs that do not specify it.
         classes: traffic classes that the packets of jobs under eBPF controls say, 2 to 8; 0: none.
+        aside_above: the demand of a link above which its jobs stand aside; 0: never.
         limits: of users.
     """
 
@@ -120,6 +122,7 @@ class Configuration:
     constants: Constants = field(default_factory=lambda: _constants({}, DEFAULT_INTERVAL_S))
     aggressiveness: Aggressiveness = field(default_factory=Aggressiveness)
     classes: int = 0
+    aside_above: float = ASIDE_ABOVE
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -390,6 +393,10 @@ def _classes(value: Any, field: str) -> int:
     return 0 if type(value) is int and value == 0 else _whole(2, CLASSES)(value, field)
 
 
+def _aside_above(value: Any, field: str) -> float:
+    return 0.0 if value == 0 and value is not False else _between(1, MOST_SAMPLED)(value, field)
+
+
 def _line_rate(value: Any, field: str) -> int:
     return parse_rate_bps(value, field=field, lowest=MIN_LINE_RATE_BPS, highest=MAX_LINE_RATE_BPS)
 
@@ -410,6 +417,7 @@ _FIELDS: dict[str, tuple[str, Check]] = {
     "replace_qdisc": ("replace_qdisc", _flag),
     "journal": ("journal", _path),
     "classes": ("classes", _classes),
+    "aside_above": ("aside_above", _aside_above),
 }
 
 _PACING: dict[str, tuple[str, Check]] = {

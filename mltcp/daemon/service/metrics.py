@@ -8,7 +8,7 @@ from typing import Any
 
 from mltcp.core.metrics import Metric, ScrapeServer, families
 from mltcp.core.metrics import serve as serve_metrics
-from mltcp.daemon.client.status import DaemonStatus, InterfaceStatus, JobStatus
+from mltcp.daemon.client.status import Contender, DaemonStatus, InterfaceStatus, JobStatus
 
 JOB_LABELS = ("job_name", "job_instance", "user", "how")
 """Not job and instance, which Prometheus gives its targets."""
@@ -34,6 +34,21 @@ JOB_METRICS = (
     ),
     Metric("mltcp_job_slowdown_ratio", "Typical over best iteration time.", lambda job: job.slowdown),
     Metric(
+        "mltcp_job_lost_ratio",
+        "The part of its time that jobs on the same link of this host have taken.",
+        lambda job: job.loss and job.loss.lost,
+    ),
+    Metric(
+        "mltcp_job_link_demand_ratio",
+        "What the jobs on that link ask for, over what it has.",
+        lambda job: job.loss and job.loss.link_demand,
+    ),
+    Metric(
+        "mltcp_job_stands_aside",
+        "1 if its F is 1, since the jobs on its link ask for too much.",
+        lambda job: float(job.aside),
+    ),
+    Metric(
         "mltcp_job_bytes_ratio", "How far the job is in its iteration, 0 to 1.", lambda job: job.bytes_ratio
     ),
     Metric("mltcp_job_factor", "F of bytes_ratio, as in force now.", lambda job: job.factor),
@@ -46,6 +61,15 @@ JOB_METRICS = (
     Metric("mltcp_job_retransmits_total", "Segments sent again.", lambda job: job.retransmits, counts=True),
     Metric(
         "mltcp_job_marks_total", "Segments that came back ECN-marked.", lambda job: job.marks, counts=True
+    ),
+)
+
+LOSS_LABELS = (*JOB_LABELS, "link", "to_name", "to_instance", "to_user")
+LOSS_METRICS = (
+    Metric(
+        "mltcp_job_lost_to_ratio",
+        "Of mltcp_job_lost_ratio, what one job has taken.",
+        lambda loss: loss[1].lost,
     ),
 )
 
@@ -89,10 +113,19 @@ def collect(status: DaemonStatus) -> Iterator[Any]:
     yield from families(INTERFACE_METRICS, INTERFACE_LABELS, status.interfaces, _of_interface)
     shown = nlargest(MOST_JOBS, status.jobs, key=lambda job: job.bytes_per_s)
     yield from families(JOB_METRICS, JOB_LABELS, shown, _of_job)
+    jobs = {job.number: job for job in status.jobs}
+    losses = ((job, to, jobs.get(to.number)) for job in shown if job.loss for to in job.loss.to)
+    yield from families(LOSS_METRICS, LOSS_LABELS, losses, _of_loss)
 
 
 def _of_job(job: JobStatus) -> tuple[str, ...]:
     return job.job, job.instance, job.user, job.how
+
+
+def _of_loss(loss: tuple[JobStatus, Contender, JobStatus | None]) -> tuple[str, ...]:
+    job, _, other = loss
+    to = ("others", "", "") if other is None else (other.job, other.instance, other.user)
+    return *_of_job(job), job.loss.link if job.loss else "", *to
 
 
 def _of_interface(interface: InterfaceStatus) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -143,7 +144,7 @@ class _Daemon:
         )
         if tc is not None:
             self._manager.jobs.number_classes(tc.carried)
-        self._contention = LinkContention(self._manager.jobs)
+        self._contention = LinkContention(self._manager.jobs, configuration.aside_above)
         self._status = StatusBuilder(
             self._manager.jobs,
             tc,
@@ -270,7 +271,7 @@ class _Daemon:
                 poll = partial(self._manager.poll, mechanism)
                 _Periodic(loop, f"the control by {mechanism.name}", mechanism.poll_period_s, poll).start()
         _Periodic(loop, "the count of flows", COUNT_S, self._count).start()
-        _Periodic(loop, "the look at who sends", SAMPLE_S, self._contention.sample).start()
+        _Periodic(loop, "the look at who sends", SAMPLE_S, self._contention.sample, True).start()
         _log.info("listening at %s", self._configuration.socket)
         _notify("READY=1")
 
@@ -284,6 +285,8 @@ class _Daemon:
 
     def _count(self) -> Iterator[None]:
         yield from self._manager.count()
+        for job in self._manager.jobs:
+            self._manager.stand_aside(job, self._contention.why_aside(job))
         self._status.all()
         tell_left_out()
 
@@ -305,7 +308,8 @@ class _Daemon:
 class _Periodic:
     """Calls a function at a fixed period. Missed periods are skipped; a call that fails is made again.
 
-    A function that yields is continued after what else there is to do, each time for about a millisecond.
+    A function that yields is continued after what else there is to do, each time for about a millisecond. With
+    `is_random` the call is made at a random time of each period, so that samples are of no phase in particular.
     """
 
     def __init__(
@@ -314,16 +318,22 @@ class _Periodic:
         name: str,
         period_s: float,
         act: Callable[[], Iterator[None] | None],
+        is_random: bool = False,
     ) -> None:
         self._loop = loop
         self._name = name
         self._period_s = period_s
         self._act = act
+        self._is_random = is_random
         self._failed = False
 
     def start(self) -> None:
         """Make the first call one period from now."""
-        self._loop.call_at(self._loop.time() + self._period_s, self._run, self._loop.time() + self._period_s)
+        self._plan(self._loop.time() + self._period_s)
+
+    def _plan(self, due_s: float) -> None:
+        later_s = random.random() * self._period_s if self._is_random else 0.0
+        self._loop.call_at(due_s + later_s, self._run, due_s)
 
     def _run(self, due_s: float, rest: Iterator[None] | None = None) -> None:
         try:
@@ -338,8 +348,7 @@ class _Periodic:
                 known = isinstance(error, MltcpError)
                 _log.error("%s failed: %s", self._name, error, exc_info=not known)
             self._failed = True
-        due_s = max(due_s + self._period_s, self._loop.time())
-        self._loop.call_at(due_s, self._run, due_s)
+        self._plan(max(due_s + self._period_s, self._loop.time()))
 
     def _pauses(self, rest: Iterator[None]) -> bool:
         """Continue until it is time to pause; False if all is done."""

@@ -152,7 +152,9 @@ class StatusBuilder:
             marks=job.marks,
             left_alone=job.left_alone,
             label=job.label,
-            slowed_by=self._contention.slowed_by(job),
+            loss=self._contention.loss(job),
+            aside=bool(job.aside),
+            aside_why=job.aside,
             **asdict(job.mechanism.state(job)),
         )
 

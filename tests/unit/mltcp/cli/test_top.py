@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,15 @@ from rich.console import Console
 
 from mltcp.cli.top import COLUMNS, _amount, add_parser, execute, fitting, headline, screen
 from mltcp.core.errors import MltcpError, UsageError
-from mltcp.daemon.client.status import Contender, DaemonStatus, InterfaceStatus, JobStatus, OutsideChange
+from mltcp.daemon.client.status import (
+    OTHERS,
+    Contender,
+    DaemonStatus,
+    InterfaceStatus,
+    JobLoss,
+    JobStatus,
+    OutsideChange,
+)
 
 
 def job(number=16, name="bert", **changes):
@@ -54,18 +63,32 @@ def test_a_job_is_one_line_with_all_its_columns():
     assert "25 Gbit/s" in lines[2]
 
 
-def test_a_slowed_job_is_shown_with_those_that_send_with_it():
-    bert = job(1, "bert", slowdown=1.5, slowed_by=(Contender(2, "eth0", 0.62), Contender(3, "eth0", 0.1)))
+LOSS = JobLoss(
+    "eth0", 0.23, 0.014, (Contender(2, 0.18), Contender(3, 0.04), Contender(OTHERS, 0.01)), 0.6, 1.42
+)
+
+
+def test_what_a_job_loses_is_shown_with_those_that_take_it():
+    bert = job(1, "bert", loss=LOSS)
     others = JobStatus(3, "bob", 1, 1, "tc", detail=False)
     shown = drawn(screen(status(bert, job(2, "gpt"), others), "job", 200), 200)
     assert (
-        "bert takes 1.50 times its best iteration; "
-        "it sends with gpt on eth0 (62% of the time), a job of bob on eth0 (10% of the time)"
+        "bert loses 23.0% ± 1.4% of its time on eth0: 18.0% to gpt, 4.0% to a job of bob, 1.0% to others\n"
     ) in shown
+    assert "23.0%" in shown.splitlines()[3].split()
 
 
-def test_who_slows_a_job_down_survives_the_way_to_the_client():
-    sent = status(job(1, "bert", slowed_by=(Contender(2, "eth0", 0.62),)))
+def test_a_job_that_stands_aside_is_shown_with_the_reason_whatever_it_loses():
+    aside = job(2, "gpt", aside=True, aside_why="demand 1.42 on eth0 > 1.30")
+    shown = drawn(screen(status(job(1, "bert", loss=LOSS), aside), "job", 200), 200)
+    assert "gpt stands aside: demand 1.42 on eth0 > 1.30\n" in shown
+    both = replace(aside, loss=replace(LOSS, to=(Contender(1, 0.23),)))
+    shown = drawn(screen(status(job(1, "bert"), both), "job", 200), 200)
+    assert "on eth0: 23.0% to bert; it stands aside: demand 1.42 on eth0 > 1.30\n" in shown
+
+
+def test_what_a_job_loses_survives_the_way_to_the_client():
+    sent = status(job(1, "bert", loss=LOSS, aside=True, aside_why="demand 1.42 on eth0 > 1.30"))
     assert DaemonStatus.from_document(json.loads(json.dumps(sent.document()))) == sent
 
 

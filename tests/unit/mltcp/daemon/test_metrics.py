@@ -13,10 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mltcp.core import metrics
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.daemon.client.status import OTHERS, Contender, JobLoss
 from mltcp.daemon.service.metrics import (
     DAEMON_METRICS,
     INTERFACE_METRICS,
     JOB_METRICS,
+    LOSS_METRICS,
     serve,
 )
 from tests.eventually import eventually
@@ -25,7 +27,7 @@ from tests.unit.mltcp.cli.test_top import job, status
 DOCS = Path(__file__).parents[4] / "docs" / "daemon.md"
 
 
-def scraped(told):
+def samples(told):
     server = serve("127.0.0.1:0", lambda: told)
     try:
         port = server.port
@@ -33,11 +35,11 @@ def scraped(told):
             text = response.read().decode()
     finally:
         server.close()
-    return {
-        (sample.name, sample.labels.get("job_name")): sample
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+
+def scraped(told):
+    return {(sample.name, sample.labels.get("job_name")): sample for sample in samples(told)}
 
 
 def test_a_scrape_has_every_metric_of_every_job():
@@ -52,6 +54,21 @@ def test_a_scrape_has_every_metric_of_every_job():
     assert ("mltcp_job_slowdown_ratio", "gpt") not in found
     assert found["mltcp_interface_paced", None].value == 1.0
     assert found["mltcp_daemon_cpu_ratio", None].value == 0.07
+
+
+def test_what_a_job_loses_has_a_series_for_each_that_takes_it():
+    loss = JobLoss("eth0", 0.2, 0.01, (Contender(17, 0.15), Contender(OTHERS, 0.05)), 0.6, 1.42)
+    family = {
+        (sample.name, sample.labels.get("to_name")): sample
+        for sample in samples(status(job(loss=loss, aside=True), job(17, "gpt")))
+        if sample.labels.get("job_name") == "bert"
+    }
+    assert family["mltcp_job_lost_ratio", None].value == 0.2
+    assert family["mltcp_job_link_demand_ratio", None].value == 1.42
+    assert family["mltcp_job_stands_aside", None].value == 1
+    taken = family["mltcp_job_lost_to_ratio", "gpt"]
+    assert (taken.value, taken.labels["link"], taken.labels["to_user"]) == (0.15, "eth0", "alice")
+    assert family["mltcp_job_lost_to_ratio", "others"].value == 0.05
 
 
 def test_names_that_users_choose_break_nothing():
@@ -96,7 +113,9 @@ def test_a_port_that_is_taken_is_said_in_one_line():
 
 def test_the_page_lists_exactly_these_metrics():
     listed = set(re.findall(r"`(mltcp_(?:job|interface|daemon)_\w+)`", DOCS.read_text()))
-    assert listed == {metric.name for metric in (*DAEMON_METRICS, *INTERFACE_METRICS, *JOB_METRICS)}
+    assert listed == {
+        metric.name for metric in (*DAEMON_METRICS, *INTERFACE_METRICS, *JOB_METRICS, *LOSS_METRICS)
+    }
 
 
 @contextmanager
