@@ -101,6 +101,7 @@ class Configuration:
         constants: of the rate law.
         aggressiveness: F of jobs that do not specify it.
         classes: traffic classes that the packets of jobs under eBPF controls say, 2 to 8; 0: none.
+        fair: whether the connections of a job under an eBPF control grow together like one.
         limits: of users.
     """
 
@@ -120,6 +121,7 @@ class Configuration:
     constants: Constants = field(default_factory=lambda: _constants({}, DEFAULT_INTERVAL_S))
     aggressiveness: Aggressiveness = field(default_factory=Aggressiveness)
     classes: int = 0
+    fair: bool = False
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -410,6 +412,7 @@ _FIELDS: dict[str, tuple[str, Check]] = {
     "replace_qdisc": ("replace_qdisc", _flag),
     "journal": ("journal", _path),
     "classes": ("classes", _classes),
+    "fair": ("fair", _flag),
 }
 
 _PACING: dict[str, tuple[str, Check]] = {

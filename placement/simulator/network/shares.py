@@ -462,6 +462,8 @@ def _jobs(
     bounds = 0
     for number, (record, job) in enumerate(zip(records, jobs, strict=True)):
         law, f = job.law, job.law.aggressiveness
+        if law.fair:
+            raise UsageError(f"job {job.name}: fair=job: expected in the mode steps only")
         exponent = settings.exponents[law.control]
         record["shape"], record["slope"], record["intercept"] = int(f.shape), f.slope, f.intercept
         record["increase"], record["decrease"] = exponent * law.increase, exponent * law.decrease
