@@ -1,6 +1,5 @@
 """The class that the placement service tells a job at its launch, read from the packets of the job's connections."""
 
-import os
 import socket
 import sys
 from contextlib import ExitStack
@@ -19,14 +18,23 @@ from placement.service.protocol import placement_pb2 as pb
 from tests.lab.test_lab import ETH_P_IP, packet_socket
 from tests.lab.test_traffic_classes import Watch
 from tests.unit.placement.service.serving import eventually, profile, serving
-from tests.warm.marks import replays
+from tests.warm.marks import trainings
 
-pytestmark = [pytest.mark.lab, replays]
+pytestmark = [pytest.mark.lab, trainings]
 
 SMALL = TwoTier(racks=2, servers=1, nic=Link(80_000_000, 150_000, 60_000, mtu=3000))
 NAMES = ("r0s0", "r1s0")
 PATIENCE_S = 120
 CS1 = 8 << 2
+PROGRAM = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("mltcp")
+for _ in range(10):
+    dist.all_reduce(torch.ones(50_000))
+dist.destroy_process_group()
+"""
 
 
 def test_packets_say_the_class_that_the_launch_was_told(tmp_path):
@@ -34,10 +42,8 @@ def test_packets_say_the_class_that_the_launch_was_told(tmp_path):
         pb.Server(name=name, cpu_slots=2, nic_bps=SMALL.nic.rate_bps, switch=name[:2]) for name in NAMES
     )
     links = tuple(pb.Link(switch=name[:2], above="core", capacity_bps=SMALL.nic.rate_bps) for name in NAMES)
-    replay = (
-        *(sys.executable, "-m", "bench.workloads.replay", "--profile", "resnet50", "--iterations", "4"),
-    )
-    own = {"MLTCP_WRAP": "gloo", "MLTCP_CC": "none", "MLTCP_DAEMON": "none", "PYTHONPATH": os.getcwd()}
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
     with ExitStack() as stack:
         lab = stack.enter_context(Lab(two_tier(SMALL)))
         at_receiver = stack.enter_context(packet_socket(lab, "r1s0", ETH_P_IP))
@@ -54,10 +60,10 @@ def test_packets_say_the_class_that_the_launch_was_told(tmp_path):
                 id="classed",
                 cpu_slots=2,
                 slots_per_server=1,
-                iterations=4,
+                iterations=10,
                 profile=profile((20, 0), (20, 0.08)),
-                command=[*replay, "--scale-bytes", "0.02", "--scale-time", "0.2"],
-                environment=own,
+                command=[sys.executable, str(program)],
+                environment={"MLTCP_CC": "none", "MLTCP_DAEMON": "none"},
             )
         )
 
