@@ -297,7 +297,7 @@ class EngineJobs:
             await self.stop(job.id)
 
     def _classed(self, job: JobRecord) -> JobRecord:
-        """The job with its traffic class, if jobs get any; one that its user gave to Slurm has an environment already."""
+        """The job with its traffic class, if jobs get any; one that was given to Slurm has an environment already."""
         rules, now = self._context.rules.classes, self._registry.jobs.get(job.id)
         if now is None or rules is None or now.spec.held:
             return job

@@ -16,8 +16,8 @@ RIVALS: Mapping[str, Rival] = MappingProxyType(
     {
         rival.name: rival
         for rival in (
-            *(Crux(), LaunchClasses(), ShortestRemainingJob(), ShortestRemainingIteration()),
-            *(MonkeyTree(), Ideal()),
+            *(Crux(), ShortestRemainingJob(), ShortestRemainingIteration()),
+            *(LaunchClasses(), MonkeyTree(), Ideal()),
         )
     }
 )
