@@ -94,10 +94,20 @@ OWN_CONTROLS = {
             "dctcp_without_ecn",
             "detectors",
             "elastic_jobs",
+            "fair_jobs",
             "hosts",
             "htb",
         ),
-        *("iterations", "lab", "local_engine", "perf", "sensitivity", "service_profile", "side_by_side"),
+        *(
+            "iterations",
+            "job_classes",
+            "lab",
+            "local_engine",
+            "perf",
+            "sensitivity",
+            "service_profile",
+            "side_by_side",
+        ),
         *("stalls", "tc_events", "two_tier", "windows"),
     )
 }

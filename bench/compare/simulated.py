@@ -109,7 +109,13 @@ def simulated_law(policy: Policy) -> NetworkLaw:
         raise UsageError(f"{where}: decrease: expected 0 or 1 in a simulation, got {acts.decrease:g}")
     if acts.increase:
         constants = (*constants, ("increase_limit", acts.increase))
-    return NetworkLaw(control, policy.law.aggressiveness, decrease=bool(acts.decrease), constants=constants)
+    return NetworkLaw(
+        control,
+        policy.law.aggressiveness,
+        decrease=bool(acts.decrease),
+        constants=constants,
+        fair=acts.fair,
+    )
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------

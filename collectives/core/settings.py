@@ -108,6 +108,7 @@ class Settings:
         pace: pacing of this process's connections, if enabled (MLTCP_PACE).
         gate: the gate that large operations ask for a pass, if any (MLTCP_GATE and others).
         placement: address of the placement service that shifts the job in time; empty for none (MLTCP_PLACEMENT).
+        dscp: of the job's connections; None: as they are (MLTCP_DSCP).
     """
 
     wrap: frozenset[str] = frozenset()
@@ -119,6 +120,7 @@ class Settings:
     pace: Pace | None = None
     gate: GateSettings | None = None
     placement: str = ""
+    dscp: int | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -139,6 +141,7 @@ class Settings:
             pace=_pace(environment.get("MLTCP_PACE", "")),
             gate=GateSettings.from_environment(environment),
             placement=_placement(environment.get("MLTCP_PLACEMENT", "").strip()),
+            dscp=_dscp(environment.get("MLTCP_DSCP", "").strip()),
         )
 
 
@@ -151,6 +154,12 @@ def _pace(text: str) -> Pace | None:
         raise UsageError(f"MLTCP_PACE: expected a rate law among {', '.join(LAWS)}, got {law!r}")
     rate_bps = parse_rate_bps(rate, field="MLTCP_PACE", lowest=MIN_LINE_RATE_BPS, highest=MAX_LINE_RATE_BPS)
     return Pace(rate_bps, law != "dcqcn")
+
+
+def _dscp(text: str) -> int | None:
+    if text and not (text.isdecimal() and len(text) <= 2 and int(text) < 64):
+        raise UsageError(f"MLTCP_DSCP: expected 0 to 63, got {text[:40]!r}")
+    return int(text) if text else None
 
 
 def _placement(address: str) -> str:

@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d as c10d
 from collectives.core.settings import Settings
 from collectives.group import job
 from collectives.transport import congestion_control as congestion
-from collectives.transport import daemon
+from collectives.transport import daemon, traffic_class
 from collectives.transport.gloo_sockets import Mesh
 from collectives.transport.nccl_sockets import NcclConnections
 from collectives.transport.process_sockets import Connections, Listeners, ProcessSockets
@@ -71,6 +71,8 @@ def _manage(connections: Connections) -> None:
     """Put each connection, as soon as it is found, under whatever manages the job's."""
     own, settings = job.current(), Settings.from_environment()
     rank, _ = job.own_rank(own.rank)
+    # Before the daemon has them: it may give them the priority by which it paces them.
+    traffic_class.apply(connections, settings, rank)
     if own.membership is not None:
         daemon.pass_flows(connections, own.membership)
     if own.pacer is not None:

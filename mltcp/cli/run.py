@@ -27,7 +27,7 @@ examples:
   mltcp run --wrap gloo,nccl -- torchrun --nproc-per-node 8 train.py
   mltcp run --wrap nccl -- accelerate launch train.py
 """
-_ONLY_WITHOUT_DAEMON = ("start", "decrease", "increase", "reference")
+_ONLY_WITHOUT_DAEMON = ("start", "decrease", "increase", "reference", "fair")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -61,6 +61,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="scale F by the root of S over the time that an iteration sends for (default 0: no; of remaining 0.1)",
     )
     command.add_argument(
+        "--fair",
+        action="store_true",
+        default=None,
+        help="let the program's connections grow together like one (of mltcpd: fair = true)",
+    )
+    command.add_argument(
         "--wrap",
         metavar="BACKENDS",
         help="gloo, nccl or both: torch builds groups of these by the mltcp backend, so that scripts and trainers need "
@@ -91,8 +97,8 @@ def _registration(options: argparse.Namespace, job: KernelJob) -> Registration:
     """The job as the daemon registers it."""
     if any(getattr(options, field) is not None for field in _ONLY_WITHOUT_DAEMON):
         raise UsageError(
-            "--start, --decrease, --increase and --reference: only without a daemon (MLTCP_DAEMON=none, as root), "
-            "not in a job of the daemon"
+            "--start, --decrease, --increase, --reference and --fair: only without a daemon (MLTCP_DAEMON=none, as "
+            "root), not in a job of the daemon"
         )
     return Registration(
         job=check_name(job.name),
@@ -134,4 +140,5 @@ def _action(options: argparse.Namespace, default: Action) -> Action:
         decrease=default.decrease if options.decrease is None else options.decrease,
         increase=default.increase if options.increase is None else options.increase,
         reference_s=default.reference_s if options.reference is None else options.reference,
+        fair=bool(options.fair),
     )

@@ -190,6 +190,16 @@ def scale_acked(acked: int, f_q16: int, carry: int) -> tuple[int, int]:
     return scaled_q16 >> 16, scaled_q16 & (ONE_Q16 - 1)
 
 
+def shared_factor(f_q16: int, flows: int) -> int:
+    """The factor in Q16 on the increase of each of so many flows of a job, which grow together like one; at least 1.
+
+    The increase of each is divided by the square of their number: the coupled increase of RFC 6356 (section 3, equation
+    1) for flows of equal windows and round trips. Where flows lose as often as they send, the rate of a flow is as the
+    root of its increase, so that all together have the rate of one.
+    """
+    return max(1, f_q16 // flows**2) if flows > 1 else f_q16
+
+
 class Start(IntEnum):
     """The window with which the first bytes of an iteration are sent."""
 

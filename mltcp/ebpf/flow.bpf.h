@@ -304,7 +304,7 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow, bool
 {
 	__u64 now = tcp_sk(sk)->tcp_mstamp * 1000, acked_now = mltcp_payload_acked(tcp_sk(sk)), acked, idle = 0, iteration;
 	bool in_flight = tcp_sk(sk)->packets_out, finished = false, busy, is_its = false;
-	__u32 now_ms = now / 1000000, most = 0, flows = 1, number = 0, alone_sending = flow->sending;
+	__u32 now_ms = now / 1000000, most = 0, flows = 1, together = 1, number = 0, alone_sending = flow->sending;
 	struct record record = {};
 	struct tracker *tracker;
 	struct job *job;
@@ -335,6 +335,7 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow, bool
 				mltcp_choose_class(flow, job, now);
 			most = job->law.increase_q16;
 			flows = job->flows;
+			together = job->law.fair ? job->sending : 1;
 		}
 		bpf_spin_unlock(&job->lock);
 		number = flow->job;
@@ -358,5 +359,6 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow, bool
 		flow->bytes = 0;
 	}
 	flow->bytes += acked;
-	mltcp_increase_of(sk)->factor_q16 = most && flow->factor_q16 > most ? most : flow->factor_q16;
+	mltcp_increase_of(sk)->factor_q16 =
+		mltcp_shared(most && flow->factor_q16 > most ? most : flow->factor_q16, together);
 }

@@ -27,7 +27,7 @@ struct law {
 	__u32 reference_us; /* F is scaled by sqrt(reference / time to send an iteration); 0: not scaled */
 	__u32 highest_class; /* that the administrator allows, 1 to 7, a class selector of DSCP; 0: packets keep their own */
 	__u32 class_bounds_us[CLASS_BOUNDS]; /* rising, 0 after the last: see mltcp_traffic_class() */
-	__u32 reserved;
+	__u32 fair; /* 1: the flows of a job grow together like one; see mltcp_shared() */
 };
 
 /* bytes_ratio = min(1, acked / total) in Q16; 0 while the total is unknown. */
@@ -72,6 +72,19 @@ static __always_inline __u64 mltcp_factor(const struct law *law, __u64 x, __u64 
 	default:
 		return Q16_ONE;
 	}
+}
+
+/*
+ * The factor, in Q16, on the increase of each of n flows that grow together like one. Where flows are marked or lose as
+ * often as they send, the rate of each is as the root of its increase, so that n of them have the rate of one at 1 / n^2:
+ * the coupled increase of RFC 6356 (section 3, equation 1) for equal windows and round trips. The twin of shared_factor() in
+ * mltcp/control/aggressiveness.py.
+ */
+static __always_inline __u32 mltcp_shared(__u32 factor, __u32 flows)
+{
+	__u64 shared = flows > 1 ? factor / ((__u64)flows * flows) : factor;
+
+	return shared ? shared : 1;
 }
 
 /*

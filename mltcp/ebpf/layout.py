@@ -46,6 +46,7 @@ class Action:
             (shape `remaining` only); 0: it is not.
         classes: that packets say, from 0 up to one less than this by what is left of the iteration; 0: they say none.
         class_bounds_s: rising, each of which takes one class away if so much is left; empty: the usual ones.
+        fair: whether the connections of a job on a host grow together like one.
     """
 
     start: Start = Start.AVOID
@@ -54,6 +55,7 @@ class Action:
     reference_s: float = 0.0
     classes: int = 0
     class_bounds_s: tuple[float, ...] = ()
+    fair: bool = False
 
     @classmethod
     def of_shape(cls, shape: Shape) -> Action:
@@ -173,14 +175,14 @@ class KernelJob:
             round(acts.reference_s * 1e6),
             max(0, acts.classes - 1),
             *acts.class_bounds_us,
-            0,
+            int(acts.fair),
         )
 
     @classmethod
     def unpack(cls, terms: Raw, state: Raw) -> KernelJob:
         """Parse the values of a job in both maps."""
         law, name, owner = _TERMS.unpack(terms)
-        shape, slope, intercept, start, decrease, increase, reference_us, highest, *bounds_us, _ = (
+        shape, slope, intercept, start, decrease, increase, reference_us, highest, *bounds_us, fair = (
             _LAW.unpack(law)
         )
         _, _, flows, sending, scale, _, sending_ns, _, tracker = _JOB.unpack(state)
@@ -194,6 +196,7 @@ class KernelJob:
                 reference_us / 1e6,
                 highest + 1 if highest else 0,
                 tuple(bound / 1e6 for bound in bounds_us if bound),
+                bool(fair),
             ),
             tracker=Tracker(*_TRACKER.unpack(tracker)),
             flows=flows,

@@ -16,6 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 TCP_ESTABLISHED = 1
+HIGHEST_PRIORITY = 6
+"""The highest SO_PRIORITY that an ordinary user may set."""
+
 _SO_MAX_PACING_RATE = 47
 
 # Offsets into struct tcp_info (include/uapi/linux/tcp.h). The struct only ever grows, and an older kernel returns a
@@ -130,6 +133,27 @@ def set_max_pacing_rate(descriptor: int, bytes_per_s: int) -> None:
     """Limit the rate of a socket; raises OSError if it is not a socket."""
     value = struct.pack("=Q", bytes_per_s)
     _check(_libc.setsockopt(descriptor, socket.SOL_SOCKET, _SO_MAX_PACING_RATE, value, ctypes.c_uint32(8)))
+
+
+def set_dscp(descriptor: int, dscp: int) -> None:
+    """Set the DSCP of what a TCP socket sends, and its priority to the upper half of that, if it has none.
+
+    The priority is what queues of this host and IEEE 802.1Q go by. One by which a daemon paces the socket could not be
+    restored by an ordinary user: such a socket is left as it is. Raises OSError if it is not a socket.
+    """
+    priority = _number(descriptor, socket.SO_PRIORITY)
+    if priority > HIGHEST_PRIORITY:
+        return
+    _set_number(descriptor, socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
+    if _number(descriptor, socket.SO_DOMAIN) == socket.AF_INET6:
+        _set_number(descriptor, socket.IPPROTO_IPV6, socket.IPV6_TCLASS, dscp << 2)
+    # The type of service sets the priority too.
+    own = priority or min(dscp >> 3, HIGHEST_PRIORITY)
+    _set_number(descriptor, socket.SOL_SOCKET, socket.SO_PRIORITY, own)
+
+
+def _set_number(descriptor: int, level: int, option: int, value: int) -> None:
+    _check(_libc.setsockopt(descriptor, level, option, struct.pack("=i", value), ctypes.c_uint32(4)))
 
 
 def _number(descriptor: int, option: int) -> int:

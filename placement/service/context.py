@@ -12,6 +12,7 @@ from placement.cassini.drift import THRESHOLD
 from placement.model.throughput_table import Combination
 from placement.service.contention import ContentionState
 from placement.service.counts import ServiceCounts
+from placement.service.job_classes import ClassRules, class_note
 from placement.service.measured_speeds import MeasuredSpeeds
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError
@@ -67,6 +68,7 @@ class ServiceRules:
         fallback: the rule that decides where the policy fails; empty: none.
         decision_limit_s: the time that the policy has for a decision, if there is such a rule, and a shadow.
         shadow: the policy that is asked about every decision without effect; empty: none.
+        classes: traffic classes of the jobs that the engine starts; None: they get none.
     """
 
     policy: str = "lwf-1"
@@ -85,6 +87,7 @@ class ServiceRules:
     fallback: str = ""
     decision_limit_s: float = DECISION_LIMIT_S
     shadow: str = ""
+    classes: ClassRules | None = None
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,10 @@ class ServiceContext:
         if not job.placed:
             return ""
         speed = self.speeds.note(job, self.on_one_server(job)) if job.speed is not None else ""
-        found = (self.seen.get(job.id, ""), self.unheard.get(job.id, ""), speed)
+        classed = ""
+        if self.rules.classes is not None:
+            classed = class_note(self.registry, job, self.rules.classes, self.done)
+        found = (self.seen.get(job.id, ""), self.unheard.get(job.id, ""), speed, classed)
         return "; ".join(text for text in found if text)
 
     def status(self, job_id: str, attached: bool = False, slowed_by: str = "") -> pb.JobStatus:

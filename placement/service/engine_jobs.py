@@ -30,6 +30,7 @@ from placement.engines.engine import (
 )
 from placement.service.checkpoints import share_done
 from placement.service.context import ServiceContext
+from placement.service.job_classes import ClassRules, launch_class
 from placement.service.lifecycle import JobLifecycle, JobStage
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError
@@ -54,14 +55,20 @@ class EngineRunner:
         engine: runs the jobs.
         environment: variables of every job; those of the job itself take precedence.
         tokens: makes the token of each job's agent; None: agents need no token.
+        classes: the variables of traffic classes; None: jobs get none.
     """
 
     def __init__(
-        self, engine: Engine, environment: Mapping[str, str], tokens: AcceptedTokens | None = None
+        self,
+        engine: Engine,
+        environment: Mapping[str, str],
+        tokens: AcceptedTokens | None = None,
+        classes: ClassRules | None = None,
     ) -> None:
         self.engine = engine
         self._environment = environment
         self._tokens = tokens
+        self._classes = classes
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -86,6 +93,8 @@ class EngineRunner:
             MltcpError: the engine failed to start it.
         """
         environment = {**self._environment, "MLTCP_JOB": job.id, RESTARTS: str(job.restarts)}
+        if self._classes is not None and job.traffic_class is not None:
+            environment |= self._classes.variables(job.traffic_class)
         if self._tokens is not None:
             # Otherwise the job would inherit the service's own token, which may be an operator's.
             environment[TOKEN] = self._tokens.token_of_job(job.number)
@@ -266,6 +275,7 @@ class EngineJobs:
 
     async def _launch(self, job: JobRecord) -> None:
         try:
+            job = self._classed(job)
             await self._context.store.durable()
             if self._registry.jobs[job.id].reason:
                 raise EngineError(f"job {job.id} was released before it was started")
@@ -287,6 +297,18 @@ class EngineJobs:
         self._lifecycle.change(now, engine=reference)
         if now.over or now.reason:  # it was released while it was being started
             await self.stop(job.id)
+
+    def _classed(self, job: JobRecord) -> JobRecord:
+        """The job with its traffic class, if jobs get any; one that was given to Slurm has an environment already."""
+        rules, now = self._context.rules.classes, self._registry.jobs.get(job.id)
+        if now is None or rules is None or now.spec.held:
+            return job
+        if now.number != job.number or now.restarts != job.restarts or not now.placed:
+            return job
+        chosen = now.traffic_class
+        if chosen is None or chosen > rules.highest:
+            chosen = launch_class(self._registry, now, rules, self._context.done)
+        return self._lifecycle.change(now, traffic_class=chosen)
 
     async def _start(self, job: JobRecord) -> str:
         """Start a job, again if it fails by what may pass, and for as long as the engine gets no answer.

@@ -99,6 +99,8 @@ class JobRegistration:
             check_policy(policy_named(spec.policy, "job.policy"), spec, "job.policy")
         check_whole_job(self._policy, spec)
         _check_model(self._context, spec)
+        if self._context.rules.classes is not None:
+            self._context.rules.classes.check_own(spec.environment, "job.environment")
         for place, server in enumerate(spec.servers):
             self._registry.server_number(server, f"job.servers[{place}]")
 

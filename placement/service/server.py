@@ -269,7 +269,7 @@ def _engine(configuration: ServiceConfiguration, tokens: AcceptedTokens | None) 
     if configuration.gate is not None:
         environment[GATE_VARIABLE] = str(configuration.gate.address)
         environment[GATE_SOCKET_OWNER] = account
-    return EngineRunner(configuration.engine, environment, tokens)
+    return EngineRunner(configuration.engine, environment, tokens, configuration.rules.classes)
 
 
 def _stop(stopped: asyncio.Future[None], error: MltcpError | None = None) -> None:

@@ -100,6 +100,7 @@ class NetworkExecutor(FluidExecutor):
         self._network_cluster = cluster.with_priorities() if prioritised else cluster
         self._control = control
         self._placed: dict[int, NetworkJob] = {}
+        self._classes: dict[str, int] = {}
         self._moving: dict[int, tuple[FluidJob, Start, float, float]] = {}
         self._states = control.failures.states(cluster.network, seed)
         self._next_state = next(self._states, None)
@@ -266,6 +267,7 @@ class NetworkExecutor(FluidExecutor):
             return
         jobs = [self._steered(number, placed) for number, placed in self._placed.items()]
         steering = rival.steer(cluster, jobs)
+        self._classes = dict(steering.classes)
         run = self._share_run
         for number, job in zip(self._placed, jobs, strict=True):
             run.steer(number, steering.routes.get(job.name), steering.classes.get(job.name, 0))
@@ -274,7 +276,7 @@ class NetworkExecutor(FluidExecutor):
         job = self.jobs[placed.name]
         routes = self._network_cluster.routes_of(placed)
         left = self._share_run.iterations_left(number)
-        return SteeredJob(placed, routes, job.alone_ns, job.compute_ns, left)
+        return SteeredJob(placed, routes, job.alone_ns, job.compute_ns, left, self._classes.get(placed.name))
 
     def _traffic(self, job: TracedJob, workers: int) -> Traffic:
         rings = self._network_cluster.rings_of(workers)

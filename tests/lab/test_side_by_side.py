@@ -15,7 +15,7 @@ import pytest
 from bench.lab.network import namespaces
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.ebpf import build
-from mltcp.ebpf.layout import KernelJob, Tracker
+from mltcp.ebpf.layout import Action, KernelJob, Tracker
 from mltcp.ebpf.libbpf import BpfObject
 from tests.lab.controls_under_test import name_of_its_own
 from tests.lab.scripted_peer import MSS, ScriptedPeer
@@ -89,7 +89,8 @@ def play(peer, ecn):
 def played(control, ecn, tracker):
     """The tallies of a connection that belongs to a job whose iterations are tracked from `tracker` on."""
     twice, name = control
-    job = KernelJob("scaled", Aggressiveness(Shape.LINEAR), tracker=tracker)
+    # One connection is as many as one: `fair` changes nothing.
+    job = KernelJob("scaled", Aggressiveness(Shape.LINEAR), Action(fair=True), tracker)
 
     def act(_):
         peer = ScriptedPeer(name, ecn, RTO_MIN_MS)

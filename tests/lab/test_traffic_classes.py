@@ -52,6 +52,14 @@ class Watch:
                 self._seen += [(tos & ~3, size)] if size else []
                 self._enough.notify()
 
+    def total(self):
+        """All bytes of data so far, by type of service."""
+        with self._enough:
+            found = dict.fromkeys((tos for tos, _ in self._seen), 0)
+            for tos, size in self._seen:
+                found[tos] += size
+            return found
+
     def take(self, size):
         """The type of service of each packet of the next `size` bytes."""
         with self._enough:

@@ -20,13 +20,14 @@ class JobMap:
     Args:
         controls: that are loaded.
         classes: traffic classes that the packets of jobs may say, 2 to 8; 0: none.
+        fair: whether the connections of a job grow together like one.
 
     Raises:
         MltcpError: no control is loaded, or those loaded are of another version.
     """
 
-    def __init__(self, controls: Controls, classes: int = 0) -> None:
-        self._controls, self._classes = controls, classes
+    def __init__(self, controls: Controls, classes: int = 0, fair: bool = False) -> None:
+        self._controls, self._classes, self._fair = controls, classes, fair
         self._records: list[Record] = []
         remove_stale(controls)
         self._entries = controls.job_entries()
@@ -93,7 +94,8 @@ class JobMap:
             self._entries.set_class_bounds()
 
     def _action(self, aggressiveness: Aggressiveness, classed: bool = True) -> Action:
-        return replace(Action.of_shape(aggressiveness.shape), classes=self._classes if classed else 0)
+        classes = self._classes if classed else 0
+        return replace(Action.of_shape(aggressiveness.shape), classes=classes, fair=self._fair)
 
     def leave(self, number: int) -> None:
         """Remove the entry of an ended job, with its last flow if it still has any."""

@@ -103,6 +103,7 @@ class Configuration:
         aggressiveness: F of jobs that do not specify it.
         classes: traffic classes that the packets of jobs under eBPF controls say, 2 to 8; 0: none.
         aside_above: the demand of a link above which its jobs stand aside; 0: never.
+        fair: whether the connections of a job under an eBPF control grow together like one.
         limits: of users.
     """
 
@@ -123,6 +124,7 @@ class Configuration:
     aggressiveness: Aggressiveness = field(default_factory=Aggressiveness)
     classes: int = 0
     aside_above: float = ASIDE_ABOVE
+    fair: bool = False
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -418,6 +420,7 @@ _FIELDS: dict[str, tuple[str, Check]] = {
     "journal": ("journal", _path),
     "classes": ("classes", _classes),
     "aside_above": ("aside_above", _aside_above),
+    "fair": ("fair", _flag),
 }
 
 _PACING: dict[str, tuple[str, Check]] = {

@@ -129,7 +129,7 @@ class _Daemon:
         default = self._default_control(controls)
         changes = OutsideChanges()
         tc = self._pacing(journal, changes)
-        job_map = JobMap(controls, configuration.classes) if controls.loaded() else None
+        job_map = JobMap(controls, configuration.classes, configuration.fair) if controls.loaded() else None
         ebpf = None if job_map is None else EbpfMechanism(job_map, default, changes)
         plain = SocketMechanism()
         mechanisms: list[Mechanism] = [each for each in (ebpf, tc, plain) if each is not None]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from placement.engines.engine import Engine
     from placement.service.context import ServiceRules
     from placement.service.embedded_gate import EmbeddedGate
+    from placement.service.job_classes import ClassRules
     from placement.service.protocol import placement_pb2 as pb
     from placement.service.server import ServiceConfiguration
 
@@ -78,6 +79,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="run a gate for all-reduces too: srsf-N, ada-srsf or ada-srsf-k (default ada-srsf)",
     )
     _add_engine(command.add_argument_group("engine"))
+    _add_classes(command.add_argument_group("traffic classes of the engine's jobs (docs/service.md)"))
 
 
 def _add_rules(rules: argparse._ArgumentGroup) -> None:
@@ -227,6 +229,32 @@ def _add_engine(engine: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_classes(classes: argparse._ArgumentGroup) -> None:
+    classes.add_argument(
+        "--classes",
+        metavar="N",
+        help="tell each job one of N classes, CS0 to CS(N - 1), or of these DSCPs, the lowest class first, such as "
+        "0,10,26,34 (default: jobs are told none)",
+    )
+    classes.add_argument(
+        "--class-rule",
+        metavar="RULE",
+        help="which jobs go first: intensity, those that compute longest for a byte (default), or remaining, those "
+        "with the least GPU time left",
+    )
+    classes.add_argument(
+        "--class-age",
+        type=float,
+        metavar="SECONDS",
+        help="one class more for each such time between a job's submission and its start (default 86400)",
+    )
+    classes.add_argument(
+        "--class-sl",
+        action="store_true",
+        help="tell jobs the service level of InfiniBand too, the upper half of the DSCP",
+    )
+
+
 def execute(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status."""
     import asyncio
@@ -323,6 +351,30 @@ def _rules(options: argparse.Namespace) -> ServiceRules:
         fallback=options.fallback,
         decision_limit_s=limit_s,
         shadow=options.shadow,
+        classes=_classes(options),
+    )
+
+
+def _classes(options: argparse.Namespace) -> ClassRules | None:
+    from placement.service.job_classes import AGE_S, RULES, parse_classes
+
+    rule, age_s = options.class_rule, options.class_age
+    if options.classes is None:
+        for name, given in (
+            ("rule", rule is not None),
+            ("age", age_s is not None),
+            ("sl", options.class_sl),
+        ):
+            if given:
+                raise UsageError(f"--class-{name}: expected --classes with it")
+        return None
+    if not options.engine:
+        raise UsageError("--classes: expected --engine with it, which starts the jobs, got none")
+    return parse_classes(
+        options.classes,
+        RULES[0] if rule is None else rule,
+        AGE_S if age_s is None else age_s,
+        options.class_sl,
     )
 
 

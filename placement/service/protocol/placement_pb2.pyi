@@ -219,7 +219,7 @@ class ServerSlots(_message.Message):
     def __init__(self, server: _Optional[str] = ..., slots: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("id", "state", "places", "links", "shift_ns", "policy", "reason", "submitted_ns", "placed_ns", "ended_ns", "attached", "job", "deadline_ns", "restarts", "owner", "seen")
+    __slots__ = ("id", "state", "places", "links", "shift_ns", "policy", "reason", "submitted_ns", "placed_ns", "ended_ns", "attached", "job", "deadline_ns", "restarts", "owner", "seen", "traffic_class")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +236,7 @@ class JobStatus(_message.Message):
     RESTARTS_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     SEEN_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_CLASS_FIELD_NUMBER: _ClassVar[int]
     id: str
     state: JobState
     places: _containers.RepeatedCompositeFieldContainer[ServerSlots]
@@ -252,7 +253,8 @@ class JobStatus(_message.Message):
     restarts: int
     owner: str
     seen: str
-    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., places: _Optional[_Iterable[_Union[ServerSlots, _Mapping]]] = ..., links: _Optional[_Iterable[str]] = ..., shift_ns: _Optional[int] = ..., policy: _Optional[str] = ..., reason: _Optional[str] = ..., submitted_ns: _Optional[int] = ..., placed_ns: _Optional[int] = ..., ended_ns: _Optional[int] = ..., attached: _Optional[bool] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., deadline_ns: _Optional[int] = ..., restarts: _Optional[int] = ..., owner: _Optional[str] = ..., seen: _Optional[str] = ...) -> None: ...
+    traffic_class: int
+    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., places: _Optional[_Iterable[_Union[ServerSlots, _Mapping]]] = ..., links: _Optional[_Iterable[str]] = ..., shift_ns: _Optional[int] = ..., policy: _Optional[str] = ..., reason: _Optional[str] = ..., submitted_ns: _Optional[int] = ..., placed_ns: _Optional[int] = ..., ended_ns: _Optional[int] = ..., attached: _Optional[bool] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., deadline_ns: _Optional[int] = ..., restarts: _Optional[int] = ..., owner: _Optional[str] = ..., seen: _Optional[str] = ..., traffic_class: _Optional[int] = ...) -> None: ...
 
 class RegisterJobRequest(_message.Message):
     __slots__ = ("job",)

@@ -43,6 +43,7 @@ class JobRecord:
         deadline_ns: when it is to have ended, since the epoch; None: it has no deadline.
         owner: name of the caller who registered it; empty: nobody in particular, so that only operators may change it.
         speed: its present model, corrected by measurements; None: its iterations take as long on any number of slots.
+        traffic_class: that its processes were told at their launch; None: none.
     """
 
     number: int
@@ -65,6 +66,7 @@ class JobRecord:
     deadline_ns: int | None = None
     owner: str = ""
     speed: JobSpeed | None = None
+    traffic_class: int | None = None
 
     @property
     def id(self) -> str:

@@ -15,7 +15,7 @@ from placement.service.state.job_record import JobRecord, deadline_of
 from placement.service.state.registry import OutOfUse, Registry
 from placement.service.state.store import Store
 
-_DERIVED = ("spec", "demand", "slots", "links", "deadline_ns", "speed")
+_DERIVED = ("spec", "demand", "slots", "links", "deadline_ns", "speed", "traffic_class")
 _PLAIN = tuple(each.name for each in fields(JobRecord) if each.name not in _DERIVED)
 """The fields of a record that are columns of the same name."""
 
@@ -49,7 +49,7 @@ def save_new_job(store: Store, job: JobRecord) -> None:
 
 def save_job(store: Store, job: JobRecord, places: list[pb.ServerSlots]) -> None:
     """Update the state of a job."""
-    where = pb.JobStatus(places=places).SerializeToString()
+    where = pb.JobStatus(places=places, traffic_class=job.traffic_class).SerializeToString()
     store.put(_UPDATE, (*_values(job, _CHANGING, where), job.number))
 
 
@@ -130,8 +130,10 @@ def _job(row: Mapping[str, Any]) -> tuple[JobRecord, list[pb.ServerSlots]]:
         deadline_ns=deadline_of(spec, demand, submitted, row["submitted_ns"]),
         speed=speed_of(pb.Speed.FromString(row["speed"]), "speed") if row["speed"] else None,
     )
-    job = replace(job, agent=bool(job.agent))
-    return job, list(pb.JobStatus.FromString(places).places) if places else []
+    where = pb.JobStatus.FromString(places or b"")
+    has_class = where.HasField("traffic_class")
+    job = replace(job, agent=bool(job.agent), traffic_class=where.traffic_class if has_class else None)
+    return job, list(where.places)
 
 
 # ---------------------------------------------------------------------------------------------------------- recovery

@@ -321,6 +321,7 @@ class Registry:
             turn="",
             agent=False,
             engine="",
+            traffic_class=None,
             done=done,
             restarts=job.restarts + 1,
         )

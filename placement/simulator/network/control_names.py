@@ -29,8 +29,9 @@ def parse_control(text: str) -> NetworkLaw:
     """The law of a name such as ``dcqcn``, ``mltcp_cubic`` or ``mltcp_dcqcn@remaining:both:slope=8``.
 
     Modifiers follow an @ and are separated by colons. Those of F: its shape, ``slope=``, ``intercept=``, and what it
-    scales (increase, decrease, both). Any other ``name=number`` is a constant of the control; ``timer=100us`` is
-    ``timer_us=100``, and DCQCN's state may be named (`DcqcnState`): ``state=ns3``.
+    scales (increase, decrease, both). ``fair=job``: the flows that a host sends for a job grow together like one. Any
+    other ``name=number`` is a constant of the control; ``timer=100us`` is ``timer_us=100``, and DCQCN's state may be
+    named (`DcqcnState`): ``state=ns3``.
 
     Raises:
         UsageError: no such control or modifier.
@@ -59,6 +60,10 @@ def _modified(law: NetworkLaw, modifier: str, is_scaled: bool, text: str) -> Net
         f, number = law.aggressiveness, parse_number(value, field=where)
         changed = replace(f, slope=number) if name == "slope" else replace(f, intercept=number)
         return replace(law, aggressiveness=changed)
+    if name == "fair":
+        if value != "job":
+            raise UsageError(f"{where}: expected job, got {shown(value)}")
+        return replace(law, fair=True)
     return replace(law, constants=(*law.constants, _constant(law.control, name, value, where)))
 
 

@@ -408,6 +408,8 @@ def _work(
                 if connection == len(connections):
                     connections.append(0.0)
                     laws.append(job.law_of(message.source))
+                    if laws[-1].fair:
+                        raise UsageError(f"job {job.name}: fair=job: expected in the mode steps only")
                 connections[connection] += message.size_bytes
                 way = next(routes_left)
                 own_bps = min(_most_bps(laws[connection]) if way else math.inf, step.rate_bps)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from placement.simulator.rivals.crux import Crux
 from placement.simulator.rivals.ideal import Ideal
+from placement.simulator.rivals.launch_classes import LaunchClasses
 from placement.simulator.rivals.monkeytree import MonkeyTree
 from placement.simulator.rivals.rival import Rival
 from placement.simulator.rivals.shortest_remaining import ShortestRemainingIteration, ShortestRemainingJob
@@ -14,6 +15,9 @@ from placement.simulator.rivals.shortest_remaining import ShortestRemainingItera
 RIVALS: Mapping[str, Rival] = MappingProxyType(
     {
         rival.name: rival
-        for rival in (Crux(), ShortestRemainingJob(), ShortestRemainingIteration(), MonkeyTree(), Ideal())
+        for rival in (
+            *(Crux(), ShortestRemainingJob(), ShortestRemainingIteration()),
+            *(LaunchClasses(), MonkeyTree(), Ideal()),
+        )
     }
 )

@@ -23,6 +23,7 @@ class SteeredJob:
         iteration_ns: alone on the network.
         compute_ns: of these, without messages.
         iterations_left: that it has to do.
+        traffic_class: by the decision before; None: it has started since.
     """
 
     placed: NetworkJob
@@ -30,6 +31,7 @@ class SteeredJob:
     iteration_ns: int
     compute_ns: int
     iterations_left: float
+    traffic_class: int | None = None
 
     @property
     def name(self) -> str:

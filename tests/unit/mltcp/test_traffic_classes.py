@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltcp.control.aggressiveness import Aggressiveness
+from mltcp.control.aggressiveness import Aggressiveness, shared_factor
 from mltcp.control.traffic_classes import ALIKE, CLASSES, LONGEST_S, bounds_between, traffic_class
 from mltcp.ebpf.build import HEADERS
 from mltcp.ebpf.layout import Action, KernelJob
@@ -21,7 +21,10 @@ typedef unsigned int __u32;
 typedef unsigned long long __u64;
 #define __always_inline inline
 """
-ENTRY = "unsigned traffic_class(struct law *law, __u64 left_us) { return mltcp_traffic_class(law, left_us); }"
+ENTRY = """
+unsigned traffic_class(struct law *law, __u64 left_us) { return mltcp_traffic_class(law, left_us); }
+unsigned shared(unsigned factor, unsigned flows) { return mltcp_shared(factor, flows); }
+"""
 
 
 def us(bounds_s):
@@ -56,7 +59,14 @@ def test_the_programs_choose_the_same_class_never_above_the_allowed_one(tmp_path
     source, library = tmp_path / "law.c", tmp_path / "law.so"
     source.write_text(STUBS + (HEADERS / "law.bpf.h").read_text() + ENTRY)
     subprocess.run(["clang", "-O1", "-shared", "-fPIC", "-w", "-o", library, source], check=True)
-    theirs = ctypes.CDLL(str(library)).traffic_class
+    programs = ctypes.CDLL(str(library))
+
+    @given(st.integers(1, 64 << 16), st.integers(0, 100_000))
+    def share(factor, flows):
+        assert programs.shared(factor, flows) == shared_factor(factor, flows)
+
+    share()
+    theirs = programs.traffic_class
     theirs.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
 
     @given(TIMES, st.integers(2, CLASSES), st.floats(0, 2000))

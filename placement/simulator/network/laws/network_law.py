@@ -93,9 +93,11 @@ class NetworkLaw:
         aggressiveness: F; its shape ONE is the base itself.
         increase: whether F scales the increase; `decrease`: whether it divides the decrease.
         constants: of the control, by name, where they differ from `DEFAULTS`.
+        fair: whether the flows that a host sends for a job grow together like one: the increase of each is divided by
+            the square of their number (mltcp_shared() in law.bpf.h, which has the reason).
 
     Raises:
-        UsageError: a constant that the control does not have, or a value below 0.
+        UsageError: a constant that the control does not have, a value below 0, or `fair` without a window in packets.
     """
 
     control: Control
@@ -103,8 +105,12 @@ class NetworkLaw:
     increase: bool = True
     decrease: bool = False
     constants: tuple[tuple[str, float], ...] = ()
+    fair: bool = False
 
     def __post_init__(self) -> None:
+        if self.fair and self.control not in WINDOW_CONTROLS:
+            expected = ", ".join(each.label for each in WINDOW_CONTROLS)
+            raise UsageError(f"fair: expected one of {expected} with it, got {self.control.label}")
         allowed = DEFAULTS[self.control]
         for name, value in self.constants:
             if name not in allowed:

@@ -148,7 +148,12 @@ def factor(law: Record, x: float, scale: float) -> float:
 
 @compiled
 def increase_factor(law: Record, flow: Record) -> float:
-    """F on the increase of a flow in a network; sets the flow's F."""
+    """The factor on the increase of a flow in a network: F, shared among the flows of its job; sets the flow's F."""
+    return _scaled_increase(law, flow) / (flow.together * flow.together if law.fair else 1)
+
+
+@compiled
+def _scaled_increase(law: Record, flow: Record) -> float:
     if law.shape == 0:
         return 1.0
     flow.factor = factor(law, min(1.0, max(0.0, 1 - flow.iteration_left / flow.iteration_bytes)), 1.0)

@@ -147,6 +147,7 @@ def _laws(jobs: Sequence[NetworkJob]) -> tuple[Any, dict[NetworkLaw, int]]:
         record["base"], record["shape"] = int(law.control), int(law.aggressiveness.shape)
         record["slope"], record["intercept"] = law.aggressiveness.slope, law.aggressiveness.intercept
         record["decrease"], record["scales_increase"] = float(law.decrease), law.increase
+        record["fair"] = law.fair
         for name, value in law.values.items():
             record[name] = value
     return records, numbers
@@ -182,6 +183,7 @@ def _flows(
         record["traffic_class"] = 0 if isinstance(job.traffic_class, RemainingClass) else job.traffic_class
         record["head"] = record["tail"] = record["iteration"] = record["tail_hop"] = -1
         record["began"], record["unmarked"], record["memory"] = NEVER, 1.0, FEWEST - 1
+        record["together"] = 1
         record["random"] = _random_state(seed, job.name, key[1:])
         hops[first : first + len(way) - 1]["flow"] = number
         set_way(network, queues, record, hops[first : first + len(way) - 1], way)

@@ -465,6 +465,8 @@ def list_active(state: StepState) -> None:
     state.counts[ACTIVE], state.counts[CHANGED] = count, 0
     for i in range(count):
         flow = state.flows[state.active[i]]
+        if state.laws[flow.law].fair:
+            flow.together = _sent_together(state, flow)
         state.links[state.links[flow.host_link].port].is_active = 1
         for h in range(flow.first_hop, flow.first_hop + flow.hops):
             state.links[state.links[state.hops[h].link].port].is_active = 1
@@ -488,6 +490,17 @@ def list_active(state: StepState) -> None:
                     hops += 1
                     links = _list_link(state, number, links)
         state.link_starts[level + 1], state.hop_starts[level + 1] = links, hops
+
+
+@compiled
+def _sent_together(state: StepState, flow: Record) -> int:
+    """The active flows of a flow's job that its host sends, itself included."""
+    job, port, count = state.jobs[flow.job], state.links[flow.host_link].port, 0
+    for number in range(job.first_flow, job.first_flow + job.flows):
+        other = state.flows[number]
+        if other.is_active and state.links[other.host_link].port == port:
+            count += 1
+    return count
 
 
 @compiled

@@ -86,6 +86,7 @@ LAW = np.dtype(
         ("increase", "f8"),  # of the window model: a limit that has been applied already
         ("decrease", "f8"),
         ("scales_increase", "i8"),
+        ("fair", "i8"),
         *((name, "f8") for name in sorted({name for each in DEFAULTS.values() for name in each})),
     ]
 )
@@ -139,6 +140,7 @@ FLOW = _in_lines(
         ("window", "f8"),  # of the control by delay
         ("next_cut", "i8"),
         ("job", "i8"),
+        ("together", "i8"),  # flows of its job that its host sends, if its law is fair
         ("is_active", "i8"),
         ("is_cut", "i8"),  # a link on its way is down
         ("finished", "i8"),  # sending the message

@@ -21,6 +21,7 @@ REMAINING = Aggressiveness.of_shape(Shape.REMAINING)
             Action(Start.PROBE, 1.0, 2.0, 0.1),
         ),
         ("mltcp_reno@remaining:reference=0", REMAINING, Action(Start.PROBE, 1.0, 4.0, 0.0)),
+        ("mltcp_reno@one:fair=job", Aggressiveness(Shape.ONE), Action(fair=True)),
     ],
 )
 def test_modifiers(text, aggressiveness, action):
@@ -40,3 +41,10 @@ def test_an_unknown_modifier_names_the_known_ones():
         UsageError, match="expected start=, decrease=, increase=, reference=, classes=, slope="
     ):
         parse_policy("mltcp_reno@width=3", "cubic")
+
+
+def test_connections_are_fair_between_jobs_or_not_at_all():
+    law = parse_policy("mltcp_reno@fair=job", "cubic").law
+    assert KernelJob.unpack(law.pack_terms(), law.pack_state(1)).acts.fair
+    with pytest.raises(UsageError, match="policy 'mltcp_reno@fair=flow': fair: expected job, got 'flow'"):
+        parse_policy("mltcp_reno@fair=flow", "cubic")

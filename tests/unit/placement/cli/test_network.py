@@ -188,6 +188,11 @@ def test_the_names_of_controls():
     assert (law.increase, law.decrease) == (False, True)
     with pytest.raises(UsageError, match="function: expected one of"):
         parse_control("mltcp_reno@colour")
+    assert parse_control("cubic@fair=job") == NetworkLaw(Control.CUBIC, fair=True)
+    with pytest.raises(UsageError, match="fair: expected one of reno, cubic, dctcp with it, got dcqcn"):
+        parse_control("dcqcn@fair=job")
+    with pytest.raises(UsageError, match="control 'reno@fair=flow': fair: expected job, got 'flow'"):
+        parse_control("reno@fair=flow")
 
 
 def test_constants_have_units_and_states_have_names():

@@ -162,6 +162,20 @@ def test_release_ends_and_status_all_remembers(command):
         ("serve --lease 0", 2, "--lease: expected more than 0 and at most 86400 s, got 0"),
         ("serve --socket-mode 999", 2, "--socket-mode: expected 600 to 777 in octal, got 999"),
         ("serve --engine local", 2, "--engine local: expected --hosts FILE, got none"),
+        ("serve --engine local --classes 9", 2, "--classes: expected 2 to 8, got 9"),
+        (
+            "serve --engine local --classes 0,64",
+            2,
+            "--classes: expected 2 to 8, or as many different DSCPs of 0 to 63",
+        ),
+        (
+            "serve --engine local --classes 4 --class-rule age",
+            2,
+            "--class-rule: expected intensity or remaining",
+        ),
+        ("serve --engine local --classes 4 --class-age 0", 2, "--class-age: expected 1 to 1e9 s, got 0"),
+        ("serve --classes 4", 2, "--classes: expected --engine with it, which starts the jobs, got none"),
+        ("serve --class-sl", 2, "--class-sl: expected --classes with it"),
         (
             "serve --engine local --address 127.0.0.1:0 --hosts hosts.json",
             2,

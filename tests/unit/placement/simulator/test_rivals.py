@@ -75,6 +75,19 @@ def test_of_two_jobs_on_a_link_the_one_with_the_higher_intensity_goes_first():
     assert max(fair.jobs[0].slowdown) > 1.05
 
 
+def test_a_class_that_was_told_at_the_launch_stays_and_others_are_chosen_beside_it():
+    launch = RIVALS["launch"]
+    idle, busy = (
+        steered(DUMBBELL, job("idle", 10, 20), (2, 3)),
+        steered(DUMBBELL, job("busy", 30, 20), (0, 1)),
+    )
+    assert launch.steer(DUMBBELL, [idle]).classes == {"idle": 3}
+    told = replace(idle, traffic_class=3)
+    assert launch.steer(DUMBBELL, [told, busy]).classes == {"idle": 3, "busy": 4}
+    found = run(DUMBBELL, [job("busy", 30, 20), job("idle", 10, 20)], "first-fit+launch")
+    assert found.jobs[0].slowdown == pytest.approx(1.0)
+
+
 def test_a_flow_takes_the_spine_that_carries_least():
     cluster = cluster_of("leaf-spine:2x2,rate=8gbit,spines=2")
     pair = [steered(cluster, job(name, 10, 20), gpus) for name, gpus in (("a", (0, 2)), ("b", (1, 3)))]
