@@ -60,7 +60,7 @@ def step_jobs(case: Case, seed: int) -> list[NetworkJob]:
     jobs = []
     for k, start in enumerate(starts):
         constants = {"state": float(STATES[case.law]), "packet_bytes": case.packet}
-        constants["timer_us"] = timers[min(k, len(timers) - 1)]
+        constants |= {"timer_us": timers[min(k, len(timers) - 1)], "free_stages": case.recover}
         law = NetworkLaw(Control.DCQCN, f, constants=tuple(constants.items()))
         noise_ns = round(case.noise * 1e6)
         jobs.append(NetworkJob(f"job{k}", traffic, (k, count), law, ITERATIONS, round(start), noise_ns))

@@ -50,6 +50,8 @@ class Case:
         dequeue: whether marks are made as packets leave.
         delay: of a link, in microseconds.
         xoff: X-off in bytes of one sender; 0: no pauses.
+        load: what all jobs need of the link, alone, as a share of it; 0: as said at `compute`.
+        recover: timers without a cut after which F holds an increase back no more; 0: never.
     """
 
     law: str = "A"
@@ -65,6 +67,8 @@ class Case:
     delay: float = 2
     start: str = "line"
     xoff: float = 0
+    load: float = 0
+    recover: float = 0
 
     @classmethod
     def parse(cls, text: str) -> Case:
@@ -84,7 +88,11 @@ class Case:
     @property
     def packets(self) -> int:
         """Sent in an iteration."""
-        sending_s = self.compute * 1e-3 * 0.43 / 0.57 * (1 if self.jobs <= 2 else 0.35)
+        if self.load:
+            ratio = self.load / (self.jobs - self.load)
+        else:
+            ratio = 0.43 / 0.57 * (1 if self.jobs <= 2 else 0.35)
+        sending_s = self.compute * 1e-3 * ratio
         return round(sending_s * RATE_BPS / 8 / self.packet)
 
     @property
@@ -130,6 +138,7 @@ def flows_of(case: Case) -> NDArray[np.void]:
     flows["start_rate"], flows["start_target"] = rate * RATE_BPS, target * RATE_BPS
     flows["packets"] = case.packets
     flows["slope"], flows["intercept"] = (1.75, 0.25) if case.f else (0.0, 1.0)
+    flows["free_after"], flows["free_step"] = case.recover or np.inf, 320e6
     flows["last_cnp"], flows["paused_at"] = -np.inf, np.inf
     return flows
 
