@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.quantities import parse_number
-from placement.simulator.network.laws.network_law import Control, DcqcnState, NetworkLaw
+from placement.simulator.network.control_names import parse_control
+from placement.simulator.network.laws.network_law import DcqcnState
 from placement.simulator.network.simulation import SimulationSettings, simulate
 from placement.simulator.network.topology import Marking, Network, NetworkLink, Pause
 from placement.simulator.network.traffic import IterationStep, Message, NetworkJob, Traffic
@@ -38,6 +38,8 @@ STATES = {
     "C": DcqcnState.KEPT,
     "N": DcqcnState.NS3,
 }
+CONTROLS = ("dcqcn", "mltcp_dcqcn", "mltcp_dcqcn@recover")
+"""By `Case.f`."""
 
 
 def step_network(case: Case) -> Network:
@@ -56,12 +58,12 @@ def step_jobs(case: Case, seed: int) -> list[NetworkJob]:
     burst = Message(0, 1, case.packets * case.packet)
     traffic = Traffic(2, (IterationStep(round(case.compute * 1e6), (burst,)),))
     timers = [parse_number(each, field="timers", lowest=1) for each in case.timers.split("/")]
-    f = Aggressiveness() if case.f else Aggressiveness(Shape.ONE)
     jobs = []
     for k, start in enumerate(starts):
         constants = {"state": float(STATES[case.law]), "packet_bytes": case.packet}
-        constants |= {"timer_us": timers[min(k, len(timers) - 1)], "free_stages": case.recover}
-        law = NetworkLaw(Control.DCQCN, f, constants=tuple(constants.items()))
+        constants["timer_us"] = timers[min(k, len(timers) - 1)]
+        base = parse_control(CONTROLS[int(case.f)])
+        law = replace(base, constants=(*base.constants, *constants.items()))
         noise_ns = round(case.noise * 1e6)
         jobs.append(NetworkJob(f"job{k}", traffic, (k, count), law, ITERATIONS, round(start), noise_ns))
     return jobs

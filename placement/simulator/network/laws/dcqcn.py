@@ -117,4 +117,4 @@ def _free_step_bps(law: Record) -> float:
     F below 1 is for a link that others use. Where they have gone, it would keep a flow that they had cut from what
     they left, for longer than many a job sends.
     """
-    return min(law.hai_bps, law.ai_bps * factor(law, 1.0, 1.0) / factor(law, 0.0, 1.0))
+    return law.ai_bps * factor(law, 1.0, 1.0) / factor(law, 0.0, 1.0)

@@ -170,9 +170,7 @@ def test_equal_jobs_share_alike_at_first(control: Control) -> None:
 )
 def test_an_f_of_one_is_the_base_bit_by_bit(law: NetworkLaw) -> None:
     constants = (*law.constants, *(RECOVERS if law.control is Control.DCQCN else ()))
-    one = replace(
-        law, aggressiveness=Aggressiveness(Shape.LINEAR, 0, 1), decrease=True, constants=constants
-    )
+    one = replace(law, aggressiveness=Aggressiveness(Shape.LINEAR, 0, 1), decrease=True, constants=constants)
     base, scaled = (together(dumbbell(2), [sender(i, each) for i in range(2)]) for each in (law, one))
     assert all(np.array_equal(a.ends_ns, b.ends_ns) for a, b in zip(base.jobs, scaled.jobs, strict=True))
     assert base.links == scaled.links
