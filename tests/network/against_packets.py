@@ -148,7 +148,10 @@ def agreement(
 
 
 def compared(rows: Sequence[dict], seeds: int) -> Iterator[str]:
-    """A Markdown table, line by line, and what agrees below it; a row of a case alone has been measured by packets only."""
+    """A Markdown table, line by line, and what agrees below it.
+
+    Where a row has nothing but its case, the packets here are all that it is compared with.
+    """
     yield "| case | parted at: packets, steps | mean of 20: packets, steps | second half | agrees not |"
     yield "|---|---|---|---|---|"
     found = []

@@ -92,10 +92,8 @@ class Case:
     @property
     def packets(self) -> int:
         """Sent in an iteration."""
-        if self.load:
-            ratio = self.load / (self.jobs - self.load)
-        else:
-            ratio = 0.43 / 0.57 * (1 if self.jobs <= 2 else 0.35)
+        usual = 0.43 / 0.57 * (1 if self.jobs <= 2 else 0.35)
+        ratio = self.load / (self.jobs - self.load) if self.load else usual
         sending_s = self.compute * 1e-3 * ratio
         return round(sending_s * RATE_BPS / 8 / self.packet)
 

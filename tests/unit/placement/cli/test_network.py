@@ -189,7 +189,7 @@ def test_the_names_of_controls():
         parse_control("mltcp_reno@colour")
     assert parse_control("mltcp_dcqcn@recover") == parse_control("mltcp_dcqcn@remaining:both:free_stages=20")
     for other in ("dcqcn@recover", "mltcp_cubic@recover"):
-        with pytest.raises(UsageError, match="recover|free_stages"):
+        with pytest.raises(UsageError, match=r"recover|free_stages"):
             parse_control(other)
 
 
