@@ -193,6 +193,10 @@ def test_the_names_of_controls():
         parse_control("dcqcn@fair=job")
     with pytest.raises(UsageError, match="control 'reno@fair=flow': fair: expected job, got 'flow'"):
         parse_control("reno@fair=flow")
+    assert parse_control("mltcp_dcqcn@recover") == parse_control("mltcp_dcqcn@remaining:both:free_stages=20")
+    for other in ("dcqcn@recover", "mltcp_cubic@recover"):
+        with pytest.raises(UsageError, match=r"recover|free_stages"):
+            parse_control(other)
 
 
 def test_constants_have_units_and_states_have_names():
