@@ -83,6 +83,7 @@ def check_address(variable: str, text: str) -> None:
 
 
 NO_CONTROL = "none"
+_REPORTS = "MLTCP_REPORT_ITERATIONS"
 LAWS = ("mltcp_dcqcn", "dcqcn")
 
 
@@ -108,6 +109,7 @@ class Settings:
         pace: pacing of this process's connections, if enabled (MLTCP_PACE).
         gate: the gate that large operations ask for a pass, if any (MLTCP_GATE and others).
         placement: address of the placement service that shifts the job in time; empty for none (MLTCP_PLACEMENT).
+        reports_iterations: whether the kernel is told where iterations begin (MLTCP_REPORT_ITERATIONS).
     """
 
     wrap: frozenset[str] = frozenset()
@@ -119,6 +121,7 @@ class Settings:
     pace: Pace | None = None
     gate: GateSettings | None = None
     placement: str = ""
+    reports_iterations: bool = True
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -139,6 +142,7 @@ class Settings:
             pace=_pace(environment.get("MLTCP_PACE", "")),
             gate=GateSettings.from_environment(environment),
             placement=_placement(environment.get("MLTCP_PLACEMENT", "").strip()),
+            reports_iterations=parse_flag(environment.get(_REPORTS, "") or "1", field=_REPORTS),
         )
 
 
