@@ -5,11 +5,11 @@ import pytest
 
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError, UsageError
+from placement.experiments.thesis_traces import dynamic, poisson
 from placement.policies.schedulers.registry import SCHEDULERS, named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy, scheduling_policy, traffic
 from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.scheduled_cluster import run_trace, two_tier
-from placement.traces.poisson import dynamic, poisson
 from placement.traces.sets import JobSet, TracedJob
 from tests.unit.placement.policies.schedulers import check_complete
 
