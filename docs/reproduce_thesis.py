@@ -3,7 +3,7 @@
 ``python -m docs.reproduce_thesis WHAT [FOLDER]`` from the repository's root, with WHAT one of profiles (of Table 4.2's
 networks), figure-4.1 (and 4.6), table-3.1, chapter-3 (the pictures of 3.1, 3.2 and 4.2), table-4.3 and figure-4.16.
 Tables are printed as Markdown, pictures written. `sets` writes the jobs of both tables anew, with the demands that
-follow from their sizes.
+follow from their sizes; table-3.1-fitted and table-4.3-fitted have the sets that were fitted to the thesis.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -194,11 +195,12 @@ def _figure_4_1(demands: Mapping[str, Demand]) -> Figure:
 # -- Table 3.1 ---------------------------------------------------------------------------------------------------------
 
 
-def table_3_1(folder: Path) -> None:
+def table_3_1(folder: Path, kind: str = "") -> None:
     """Both columns, as the thesis has them and under each law."""
     print_row("group", "job", "alone", "score", "thesis", *LAWS)
     print_row("---", "---", *["---:"] * (3 + len(LAWS)))
-    for group, thesis in TABLE_3_1.items():
+    for name, thesis in TABLE_3_1.items():
+        group = f"{kind}{name}"
         workload = contest([f"{group}:noise_ms=0.5,iterations={ITERATIONS}"])
         names = [job.name for job in workload.jobs]
         cells = []
@@ -209,7 +211,7 @@ def table_3_1(folder: Path) -> None:
             alone = f"{traced.demand.iteration_ns / 1e6:.0f}"
             ours = (pair(*each[place]) for each in cells)
             score = f"{choice_of(group)[1].score:.2f}"
-            print_row(group.removeprefix("group"), traced.name, alone, score, pair(*thesis[place]), *ours)
+            print_row(name.removeprefix("group"), traced.name, alone, score, pair(*thesis[place]), *ours)
 
 
 # -- rates over time ---------------------------------------------------------------------------------------------------
@@ -349,11 +351,12 @@ def communication_ms(snapshot: str, with_shifts: bool, control: str) -> list[flo
     return [fmean(values) for values in found]
 
 
-def table_4_3(folder: Path) -> None:
+def table_4_3(folder: Path, kind: str = "") -> None:
     """Communication times with and without time shifts, and what the thesis has."""
     print_row("snapshot", "job", "alone", "thesis", "score", "shift: thesis, here", *LAWS)
     print_row("---", "---", *["---:"] * (4 + len(LAWS)))
-    for snapshot, thesis in TABLE_4_3.items():
+    for label, thesis in TABLE_4_3.items():
+        snapshot = f"{kind}{label}"
         demands, choice = choice_of(snapshot)
         cells = []
         for state in LAWS.values():
@@ -365,9 +368,9 @@ def table_4_3(folder: Path) -> None:
             sending_ms = sum(phase.duration_ns for phase in demand.phases if phase.bandwidth_bps) / 1e6
             shift_ms = (choice.shifts_ns.get(name, 0) - first_ns) / 1e6
             print_row(
-                *(snapshot.removeprefix("snapshot"), name, f"{sending_ms:.0f}"),
+                *(label.removeprefix("snapshot"), name, f"{sending_ms:.0f}"),
                 *(pair(*reversed(thesis[place])), f"{choice.score:.2f}"),
-                f"{SHIFTS_MS[snapshot][place]}, {shift_ms:.0f}",
+                f"{SHIFTS_MS[label][place]}, {shift_ms:.0f}",
                 *(pair(*each[place]) for each in cells),
             )
 
@@ -402,6 +405,8 @@ WHATS = {
     "table-3.1": table_3_1,
     "chapter-3": chapter_3,
     "table-4.3": table_4_3,
+    "table-3.1-fitted": partial(table_3_1, kind="fitted-"),
+    "table-4.3-fitted": partial(table_4_3, kind="fitted-"),
     "figure-4.16": figure_4_16,
 }
 

@@ -56,7 +56,7 @@ def polar_in_place_of(axes: Any) -> Any:
     """Polar axes in the place of a figure's plain ones, with room for their labels."""
     figure, place = axes.figure, axes.get_position()
     axes.remove()
-    return figure.add_axes((place.x0, place.y0 - 0.04, place.width - 0.05, place.height), projection="polar")
+    return figure.add_axes((place.x0 + 0.02, place.y0 - 0.04, place.width - 0.05, place.height), projection="polar")
 
 
 def _draw_circle(
@@ -79,15 +79,15 @@ def _draw_circle(
     axes.set_ylim(0, _HOLE + 1.05 * max(1.0, highest / capacity_bps))
 
 
-def _mark_times(axes: Any, perimeter_ns: int) -> None:
-    """Let time run clockwise from the top, with its eighths around the circle."""
+def _mark_times(axes: Any, perimeter_ns: int, apart: int = 45) -> None:
+    """Let time run clockwise from the top, written around the circle every so many degrees."""
     axes.set_theta_zero_location("N")
     axes.set_theta_direction(-1)
     axes.set_yticks([])
     axes.spines["polar"].set_visible(False)
-    quarters = range(0, 360, 45)
-    labels = [f"{quarter / 360 * perimeter_ns / 1e6:.4g}" for quarter in quarters]
-    axes.set_thetagrids(quarters, labels, fontsize=8.5, color=MUTED)
+    angles = range(0, 360, apart)
+    labels = [f"{angle / 360 * perimeter_ns / 1e6:.4g}" for angle in angles]
+    axes.set_thetagrids(angles, labels, fontsize=8.5, color=MUTED)
     axes.grid(False)
     axes.text(0, 0, "ms", ha="center", va="center", fontsize=8.5, color=MUTED)
 
@@ -114,5 +114,5 @@ def draw_demand(axes: Any, demand: Demand, colour: str) -> None:
             )
             alpha = 0.25 + 0.75 * phase.bandwidth_bps / most_bps
             axes.fill_between(fine, _HOLE, _HOLE + 0.4, color=colour, alpha=alpha, linewidth=0)
-    _mark_times(axes, demand.iteration_ns)
+    _mark_times(axes, demand.iteration_ns, 90)
     axes.set_ylim(0, _HOLE + 0.45)
