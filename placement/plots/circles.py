@@ -56,7 +56,9 @@ def polar_in_place_of(axes: Any) -> Any:
     """Polar axes in the place of a figure's plain ones, with room for their labels."""
     figure, place = axes.figure, axes.get_position()
     axes.remove()
-    return figure.add_axes((place.x0 + 0.02, place.y0 - 0.04, place.width - 0.05, place.height), projection="polar")
+    return figure.add_axes(
+        (place.x0 + 0.02, place.y0 - 0.04, place.width - 0.05, place.height), projection="polar"
+    )
 
 
 def _draw_circle(
