@@ -24,7 +24,7 @@ from placement.traces.model_shapes import DATA_PARALLEL
 FITTED_SCORES = {"snapshot1": 1.0, "snapshot2": 1.0, "snapshot3": 0.9, "snapshot4": 0.8, "snapshot5": 0.6}
 FITTED_GROUPS = ("group2", "group4", "group5")
 BY_RULE = tuple(f"{kind}{number}" for kind in ("group", "snapshot") for number in range(1, 6))
-FITTED = tuple(f"fitted-{name}" for name in BY_RULE)
+FITTED = tuple(f"fitted-{name}" for name in (*BY_RULE, "poisson", "dynamic"))
 ANGLES = 72
 MS = 10**6
 
