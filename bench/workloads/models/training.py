@@ -111,8 +111,8 @@ class ModelTraining:
             if of_part.setdefault(_part(self._work, rank), content) != content:
                 raise WrongDataError(f"rank {rank}: its parameters differ from those of its replicas")
         everything = hashlib.sha256(b"".join(of_part[part] for part in sorted(of_part)))
-        found = collectives.detection().iterations
-        return TrainingOutcome(tuple(self._losses), everything.hexdigest(), found)
+        iterations = collectives.detection().iterations
+        return TrainingOutcome(tuple(self._losses), everything.hexdigest(), iterations)
 
     def _samples(self, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
         work = self._work
