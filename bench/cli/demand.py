@@ -269,7 +269,7 @@ def demand_figure(title: str, measured: MeasuredDemand) -> Figure:
     phases.fill_between(edges_s, heights, step="post", color=JOB_COLOURS[1], linewidth=0)
     for axes, what in ((link, "last iterations"), (phases, "typical iteration")):
         axes.set_xlabel(f"s, {what}")
-        axes.set_ylabel("Mbit/s")
+        axes.set_ylabel("Mbit/s" if axes is link else "")
         axes.set_ylim(bottom=0)
         axes.margins(x=0)
     draw_demand(polar_in_place_of(circle), measured.demand, JOB_COLOURS[1])
