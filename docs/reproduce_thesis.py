@@ -1,14 +1,18 @@
 """Repeats what the thesis measured with jobs on one link, in the network simulator, beside its figures.
 
-``python -m docs.reproduce_thesis WHAT [FOLDER]`` from the repository's root, with WHAT one of table-3.1, chapter-3 (the
-pictures of 3.1, 3.2 and 4.2), table-4.3 and figure-4.16. Tables are printed as Markdown, pictures written.
+``python -m docs.reproduce_thesis WHAT [FOLDER]`` from the repository's root, with WHAT one of profiles (of Table 4.2's
+networks), figure-4.1 (and 4.6), table-3.1, chapter-3 (the pictures of 3.1, 3.2 and 4.2), table-4.3 and figure-4.16.
+Tables are printed as Markdown, pictures written. `sets` writes the jobs of both tables anew, with the demands that
+follow from their sizes; table-3.1-fitted and table-4.3-fitted have the sets that were fitted to the thesis.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -16,9 +20,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mltcp.core.atomic_files import write_atomically
 from mltcp.core.demand import Demand
 from placement.cassini.placement_selection import PlacementChoice, choose_placement
 from placement.experiments.network import JobsInNetwork, NetworkSeed, parse_jobs
+from placement.experiments.thesis_traces import NETWORKS, by_rule, dynamic, poisson
+from placement.plots.circles import draw_demand, polar_in_place_of
 from placement.plots.style import INK, JOB_COLOURS, MUTED, framed, write
 from placement.simulator.network.routing import RoutingTable
 from placement.simulator.network.simulation import SimulationSettings, simulate
@@ -63,6 +70,18 @@ SHIFTS_MS: Mapping[str, Sequence[int]] = {
 }
 
 
+ALONE_MS: Mapping[tuple[str, int], int] = {
+    ("VGG16", 1400): 274,
+    ("VGG16", 1700): 329,
+    ("VGG19", 1400): 329,
+    ("WideResNet101", 800): 273,
+    ("ResNet50", 1600): 165,
+    ("BERT", 8): 157,
+    ("DLRM", 2000): 1001,
+}
+"""Iteration times of Table 3.1 under unfair DCQCN, of the first job or of a compatible group: nearly alone."""
+
+
 def contest(jobs: Sequence[str], iterations: int = ITERATIONS) -> JobsInNetwork:
     """Jobs of two workers whose rings share the link between two switches."""
     topology = f"dumbbell:3,{LINK}"
@@ -96,14 +115,92 @@ def pair(before: float, after: float) -> str:
     return f"{before:.0f}, {after:.0f} ({before / after:.2f})"
 
 
+# -- profiles ----------------------------------------------------------------------------------------------------------
+
+PROFILED: Sequence[tuple[str, int]] = (
+    *(("VGG11", 1400), ("VGG16", 1400), ("VGG16", 1700), ("VGG19", 1400), ("WideResNet101", 800)),
+    *(("ResNet50", 1600), ("BERT", 8), ("RoBERTa", 12), ("CamemBERT", 8), ("XLM", 8)),
+    *(("GPT1", 32), ("GPT2", 24), ("GPT3", 16), ("DLRM", 2000)),
+)
+
+
+def profiles(folder: Path) -> None:
+    """The demand of each network on two workers by the rule, and its iteration time as the thesis has it."""
+    print_row(
+        "network", "batch", "silent (ms)", "sent (MB)", "sends (ms)", "bursts", "iteration (ms)", "thesis"
+    )
+    print_row("---", *["---:"] * 7)
+    for name, batch in PROFILED:
+        demand = NETWORKS[name].demand(2, batch)
+        bursts = [phase.duration_ns for phase in demand.phases if phase.bandwidth_bps]
+        print_row(
+            *(
+                name,
+                str(batch),
+                f"{(demand.iteration_ns - sum(bursts)) / 1e6:.1f}",
+                f"{demand.bits / 8e6:.0f}",
+            ),
+            *(f"{sum(bursts) / 1e6:.1f}", str(len(bursts)), f"{demand.iteration_ns / 1e6:.1f}"),
+            str(ALONE_MS.get((name, batch), "-")),
+        )
+
+
+def write_sets(folder: Path) -> None:
+    """Write the jobs of Tables 3.1 and 4.3, and the shipped traces, with the demands of the rule."""
+    found = [by_rule(sets.load(name)) for name in (*TABLE_3_1, *TABLE_4_3)]
+    traces = [replace(poisson(0), name="poisson"), replace(dynamic(0), name="dynamic")]
+    for each in (*found, *traces):
+        document = each.document()
+        jobs = ",\n  ".join(json.dumps(job) for job in document.pop("jobs"))
+        head = json.dumps(document, indent=1)[:-2]
+        text = f'{head},\n "jobs": [\n  {jobs}\n ]\n}}\n'
+        write_atomically(ROOT / f"placement/traces/sets/{each.name}.json", text.encode())
+
+
+# -- Figures 4.1 and 4.6 -----------------------------------------------------------------------------------------------
+
+TRAFFIC: Sequence[tuple[str, str, int, int]] = (
+    ("a: GPT-1, dp=4", "GPT1", 4, 32),
+    ("b: GPT-2, pp=2", "GPT2", 2, 24),
+    ("c: GPT-3, tp=2", "GPT3", 2, 16),
+    ("d: GPT-3, tp=pp=dp=2", "GPT3", 8, 16),
+)
+"""Of each panel: its title, the network, its workers and their batch."""
+
+
+def figure_4_1(folder: Path) -> None:
+    """What each way of dividing a model sends in two iterations by the rule, and the circle of the last one."""
+    demands = {title: NETWORKS[name].demand(workers, batch) for title, name, workers, batch in TRAFFIC}
+    write(lambda: _figure_4_1(demands), folder / "thesis_traffic.png")
+
+
+def _figure_4_1(demands: Mapping[str, Demand]) -> Figure:
+    figure = framed("Traffic of a server by the way its model is divided", [], 2.2, columns=len(demands) + 1)
+    for axes, (title, demand) in zip(figure.axes, demands.items(), strict=False):
+        heights = [phase.bandwidth_bps / 1e9 for phase in demand.phases] * 2
+        edges_s = [0.0, *(at / 1e9 for at in demand.ends_ns)]
+        edges_s += [demand.iteration_ns / 1e9 + each for each in edges_s[1:]]
+        axes.fill_between(edges_s, [*heights, heights[-1]], step="post", color=JOB_COLOURS[0], linewidth=0)
+        axes.set_ylim(0, 55)
+        axes.margins(x=0)
+        axes.set_title(title, loc="left", color=INK, fontsize=9)
+        axes.set_xlabel("s")
+    figure.axes[0].set_ylabel("Gbit/s")
+    for axes in figure.axes[1 : len(demands)]:
+        axes.set_yticklabels([])
+    draw_demand(polar_in_place_of(figure.axes[-1]), demand, JOB_COLOURS[0])
+    return figure
+
+
 # -- Table 3.1 ---------------------------------------------------------------------------------------------------------
 
 
-def table_3_1(folder: Path) -> None:
+def table_3_1(folder: Path, kind: str = "") -> None:
     """Both columns, as the thesis has them and under each law."""
-    print_row("group", "job", "alone", "thesis", *LAWS)
-    print_row("---", "---", "---:", "---:", *("---:" for _ in LAWS))
-    for group, thesis in TABLE_3_1.items():
+    print_row("group", "job", "alone", "score", "thesis", *LAWS)
+    print_row("---", "---", *["---:"] * (3 + len(LAWS)))
+    for name, thesis in TABLE_3_1.items():
+        group = f"{kind}{name}"
         workload = contest([f"{group}:noise_ms=0.5,iterations={ITERATIONS}"])
         names = [job.name for job in workload.jobs]
         cells = []
@@ -113,7 +210,8 @@ def table_3_1(folder: Path) -> None:
         for place, traced in enumerate(sets.load(group).jobs):
             alone = f"{traced.demand.iteration_ns / 1e6:.0f}"
             ours = (pair(*each[place]) for each in cells)
-            print_row(group.removeprefix("group"), traced.name, alone, pair(*thesis[place]), *ours)
+            score = f"{choice_of(group)[1].score:.2f}"
+            print_row(name.removeprefix("group"), traced.name, alone, score, pair(*thesis[place]), *ours)
 
 
 # -- rates over time ---------------------------------------------------------------------------------------------------
@@ -220,7 +318,7 @@ def _chapter_3_figure(runs: Mapping[str, Course]) -> Figure:
 
 
 def choice_of(snapshot: str) -> tuple[dict[str, Demand], PlacementChoice]:
-    """The demands of a snapshot, and Cassini's time shifts for one link."""
+    """The demands of a set of jobs, and Cassini's time shifts for one link."""
     demands = {job.name: job.demand for job in sets.load(snapshot).jobs}
     capacity_bps = sets.load(snapshot).capacity_bps
     return demands, choose_placement([{"link": list(demands)}], demands, {"link": capacity_bps}, worthwhile=0)
@@ -253,11 +351,12 @@ def communication_ms(snapshot: str, with_shifts: bool, control: str) -> list[flo
     return [fmean(values) for values in found]
 
 
-def table_4_3(folder: Path) -> None:
+def table_4_3(folder: Path, kind: str = "") -> None:
     """Communication times with and without time shifts, and what the thesis has."""
     print_row("snapshot", "job", "alone", "thesis", "score", "shift: thesis, here", *LAWS)
     print_row("---", "---", *["---:"] * (4 + len(LAWS)))
-    for snapshot, thesis in TABLE_4_3.items():
+    for label, thesis in TABLE_4_3.items():
+        snapshot = f"{kind}{label}"
         demands, choice = choice_of(snapshot)
         cells = []
         for state in LAWS.values():
@@ -269,9 +368,9 @@ def table_4_3(folder: Path) -> None:
             sending_ms = sum(phase.duration_ns for phase in demand.phases if phase.bandwidth_bps) / 1e6
             shift_ms = (choice.shifts_ns.get(name, 0) - first_ns) / 1e6
             print_row(
-                *(snapshot.removeprefix("snapshot"), name, f"{sending_ms:.0f}"),
+                *(label.removeprefix("snapshot"), name, f"{sending_ms:.0f}"),
                 *(pair(*reversed(thesis[place])), f"{choice.score:.2f}"),
-                f"{SHIFTS_MS[snapshot][place]}, {shift_ms:.0f}",
+                f"{SHIFTS_MS[label][place]}, {shift_ms:.0f}",
                 *(pair(*each[place]) for each in cells),
             )
 
@@ -299,7 +398,17 @@ def _figure_4_16(found: Mapping[str, Course]) -> Figure:
     return figure
 
 
-WHATS = {"table-3.1": table_3_1, "chapter-3": chapter_3, "table-4.3": table_4_3, "figure-4.16": figure_4_16}
+WHATS = {
+    "profiles": profiles,
+    "sets": write_sets,
+    "figure-4.1": figure_4_1,
+    "table-3.1": table_3_1,
+    "chapter-3": chapter_3,
+    "table-4.3": table_4_3,
+    "table-3.1-fitted": partial(table_3_1, kind="fitted-"),
+    "table-4.3-fitted": partial(table_4_3, kind="fitted-"),
+    "figure-4.16": figure_4_16,
+}
 
 
 def main() -> None:

@@ -55,16 +55,16 @@ _KINDS = ("contest", "jobs", "contention")
 
 _EXAMPLES = """\
 examples:
-  mltcp-bench compare --set snapshot1                        two jobs that fit together, under four policies
-  mltcp-bench compare --set snapshot1,snapshot5 --policies isolated,fair,mltcp_cubic,mltcp_dcqcn,cassini --repeat 3
+  mltcp-bench compare --set fitted-snapshot1                 two jobs that fit together, under four policies
+  mltcp-bench compare --set snapshot4,snapshot5 --policies isolated,fair,mltcp_cubic,mltcp_dcqcn,cassini --repeat 3
   mltcp-bench compare --jobs vgg16,vgg16 --policies isolated,fair,mltcp_reno,srsf-1,ada-srsf
-  mltcp-bench compare --set snapshot1 --simulate --policies isolated,fair,mltcp_cubic    in the network simulator
-  mltcp-bench compare --set snapshot1 --change VGG16-1400:40:2   a compute time doubles in mid-run: time to settle
+  mltcp-bench compare --set fitted-snapshot1 --simulate --policies isolated,fair,mltcp_cubic    in the network simulator
+  mltcp-bench compare --set fitted-snapshot1 --change VGG16-1400:40:2   a compute time doubles in mid-run
   mltcp-bench compare --trace poisson --policies isolated,themis,themis+cassini,lwf-1+ada-srsf
   mltcp-bench compare --trace jobs.csv --policies drs,norm,elastic-mh --restart-cost cost.json -o runs
   mltcp-bench compare --trace docs/traces/live-contention.csv --policies greedy,srsf-first-full -o live
-  mltcp-bench compare --set snapshot1 -o report              pictures, report.html and result.json in that directory
-  mltcp-bench compare --set snapshot1 --hosts hosts.json --policies isolated,fair,mltcp_cubic -o report   by ssh
+  mltcp-bench compare --set fitted-snapshot1 -o report       pictures, report.html and result.json in that directory
+  mltcp-bench compare --set fitted-snapshot1 --hosts hosts.json --policies isolated,fair,mltcp_cubic -o report   by ssh
   mltcp-bench compare --trace poisson --hosts hosts.json --rate 10gbit --policies isolated,themis,themis+cassini
   mltcp-bench compare --from report/result.json -o again     the pictures and the report of an earlier run
 

@@ -73,10 +73,14 @@ IterationCallback = Callable[[int, IterationRecord], None]
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """The result of a training on one rank: a loss for each iteration, and a checksum of the parameters."""
+    """The result of a training on one rank: a loss for each iteration, and a checksum of the parameters.
+
+    `iterations` is how many of them the backend has found.
+    """
 
     losses: tuple[float, ...]
     parameters_sha256: str
+    iterations: int = 0
 
 
 class Workload(Protocol):

@@ -8,7 +8,8 @@ A description is ``MODEL[:KEY=VALUE,...]``, as of `placement.simulator.network.p
 
 Other keys: ``scale`` of width, depth, vocabulary and sequence (1 is the published size), ``batch``, samples of a
 microbatch on a worker, ``microbatches`` (2 pp), ``tune`` (full, lora, frozen), and ``compute_ms``, the computing of
-an iteration. Worker t + tp (d + dp s) is tensor rank t of replica d of stage s.
+an iteration. Worker t + tp (d + dp s) is tensor rank t of replica d of stage s. ``:8`` at the end says how
+many there are.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _multiple(value: float, of: int) -> int:
 LANGUAGE: Mapping[str, LanguageShape] = MappingProxyType(
     {
         "bert": LanguageShape(12, 768, 64, 3072, 512, 30522),
-        "roberta": LanguageShape(12, 768, 64, 3072, 512, 50265),
+        "roberta": LanguageShape(24, 1024, 64, 4096, 512, 50265),
         "camembert": LanguageShape(12, 768, 64, 3072, 512, 32005),
         "xlm": LanguageShape(12, 1024, 128, 4096, 512, 95000),
         "gpt1": LanguageShape(12, 768, 64, 3072, 512, 40478),
@@ -72,7 +73,7 @@ LANGUAGE: Mapping[str, LanguageShape] = MappingProxyType(
         "moe": LanguageShape(32, 4096, 128, 14336, 2048, 32000),
     }
 )
-"""Devlin et al. (2019, base), Liu et al. (2019, base), Martin et al. (2020, base), Lample and Conneau (2019, XNLI-15),
+"""Devlin et al. (2019, base), Liu et al. (2019, large), Martin et al. (2020, base), Lample and Conneau (2019, XNLI-15),
 Radford et al. (2018, 2019: the largest), Brown et al. (2020: the largest), Touvron et al. (2023: the smallest), Jiang
 et al. (2024: Mixtral 8x7B)."""
 
@@ -173,6 +174,7 @@ def parse_model(text: str) -> ModelWork:
         UsageError: an unknown model or key, or a value that does not fit; the message names it.
     """
     model, _, rest = text.partition(":")
+    rest, _, workers = rest.partition(":")
     model = model.lower()
     values = dict(_pair(model, each) for each in rest.split(",") if each)
     whole = {key: _whole(values[key], f"job {model}: {key}") for key in _WHOLE if key in values}
@@ -194,6 +196,10 @@ def parse_model(text: str) -> ModelWork:
             values["compute_ms"], field=f"job {model}: compute_ms", lowest=1e-3, highest=1e6
         )
         work = replace(work, compute_s=milliseconds / 1e3)
+    if workers and _whole(workers, f"job {model}: workers") != work.ranks:
+        raise UsageError(
+            f"job {model}: workers: expected the {work.ranks} of its parts, got {shown(workers)}"
+        )
     return work
 
 
@@ -207,7 +213,7 @@ def split_jobs(text: str) -> list[str]:
     """The jobs of a list with commas, which descriptions have too: a part without a name belongs to the last job."""
     jobs: list[str] = []
     for part in text.split(","):
-        if jobs and "=" in part and ":" not in part:
+        if jobs and "=" in part.partition(":")[0]:
             jobs[-1] += f",{part}"
         elif part:
             jobs.append(part)

@@ -83,6 +83,7 @@ def check_address(variable: str, text: str) -> None:
 
 
 NO_CONTROL = "none"
+_REPORTS = "MLTCP_REPORT_ITERATIONS"
 LAWS = ("mltcp_dcqcn", "dcqcn")
 
 
@@ -109,6 +110,7 @@ class Settings:
         gate: the gate that large operations ask for a pass, if any (MLTCP_GATE and others).
         placement: address of the placement service that shifts the job in time; empty for none (MLTCP_PLACEMENT).
         dscp: of the job's connections; None: as they are (MLTCP_DSCP).
+        reports_iterations: whether the kernel is told where iterations begin (MLTCP_REPORT_ITERATIONS).
     """
 
     wrap: frozenset[str] = frozenset()
@@ -121,6 +123,7 @@ class Settings:
     gate: GateSettings | None = None
     placement: str = ""
     dscp: int | None = None
+    reports_iterations: bool = True
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -142,6 +145,7 @@ class Settings:
             gate=GateSettings.from_environment(environment),
             placement=_placement(environment.get("MLTCP_PLACEMENT", "").strip()),
             dscp=_dscp(environment.get("MLTCP_DSCP", "").strip()),
+            reports_iterations=parse_flag(environment.get(_REPORTS, "") or "1", field=_REPORTS),
         )
 
 

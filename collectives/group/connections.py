@@ -75,6 +75,8 @@ def _manage(connections: Connections) -> None:
     traffic_class.apply(connections, settings, rank)
     if own.membership is not None:
         daemon.pass_flows(connections, own.membership)
+    if own.boundaries is not None:
+        connections.when_found(own.boundaries.add)
     if own.pacer is not None:
         connections.when_found(own.pacer.add)
     elif not daemon.sets_control(own.membership):

@@ -15,6 +15,7 @@ from collectives.recording import optimizer_steps
 from collectives.recording.demand import Profile, ProfileFile, as_document, profile_of
 from collectives.recording.recorder import Recorder
 from collectives.transport import daemon
+from collectives.transport.iteration_boundaries import IterationBoundaries
 from mltcp.daemon.client.membership import Membership
 from mltcp.pacing.sockets import SocketPacer
 
@@ -38,6 +39,7 @@ class Job:
         backend: name of the inner group's backend.
         membership: in the job at the host's daemon, if one answers.
         pacer: paces the job's sockets, if MLTCP_PACE asks for it.
+        boundaries: reports the job's iterations to the kernel, unless it is not to.
         coordination: with other jobs, if a gate or a placement service is configured.
     """
 
@@ -53,6 +55,7 @@ class Job:
         self.backend = "gloo"
         self.membership: Membership | None = None
         self.pacer: SocketPacer | None = None
+        self.boundaries: IterationBoundaries | None = None
         self.coordination: Coordination | None = None
         self._file: ProfileFile | None = None
         self._reports = False
@@ -77,6 +80,7 @@ class Job:
         self.membership = daemon.join(settings, lambda: identifier_of_run(store), rank, ranks)
         if settings.pace is not None:
             self.pacer = SocketPacer(settings.pace.line_rate_bps, settings.pace.mltcp)
+        self.boundaries = IterationBoundaries() if settings.reports_iterations else None
         self.coordination = coordination_of(settings, self.recorder)
         self._coordinate(store)
         self._reports = self.membership is not None and rank_on_host(rank) == 0
@@ -131,6 +135,9 @@ class Job:
     # -- called by the recorder ----------------------------------------------------------------------------------------
 
     def _after_iteration(self) -> None:
+        # On the thread that goes on to train: the next iteration may send at once.
+        if self.boundaries is not None and self.recorder.knows_iterations:
+            self.boundaries.report(self.recorder.count)
         if self._reports or self._file is not None:
             self.recorder.completion.run(self._publish)
 

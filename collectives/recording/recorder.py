@@ -405,6 +405,11 @@ class Recorder:
         return None if finished is None else finished.record()
 
     @property
+    def knows_iterations(self) -> bool:
+        """Whether the program itself says where iterations end: it marks them, or an optimizer steps."""
+        return not self._detector.needs_operations
+
+    @property
     def count(self) -> int:
         """Number of finished iterations."""
         return self._number

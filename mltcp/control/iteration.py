@@ -16,6 +16,9 @@ without more than a small part of the job's mean rate counts as a pause too, if 
 Where there is no small traffic this changes nothing: a pause is a silence, and known from the first acknowledgement
 after it.
 
+Pauses do not tell bursts of one iteration from iterations, where a model sends in several bursts. A program that knows
+its iterations reports where they begin (`boundary`); pauses mean nothing then.
+
 Source: MLTCP, arXiv 2402.09589, on finding boundaries and learning total_bytes; the ladder is ours.
 """
 
@@ -67,6 +70,10 @@ SILENCES_IN_STRETCH = 4
 
 If it is not, that silence is the pause.
 """
+
+FIRST_BOUNDARY = 64
+BOUNDARIES = 64
+"""Boundaries are reported by so many numbers from FIRST_BOUNDARY on, and then from the first one again."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +132,7 @@ class IterationTracker:
         self.total_given = total_bytes > 0
         self.gap_given = gap_ns > 0
         self.gap_settled = self.gap_given
+        self.reported = False
         self.longest_pause_ns = 0
         self.misses = 0
         self.iteration = 0
@@ -141,6 +149,7 @@ class IterationTracker:
         self._window_bytes = 0
         self._window_floor = 0
         self._rungs = [_Rung() for _ in range(RUNGS)]
+        self._boundary = 0
 
     @property
     def recognised(self) -> bool:
@@ -193,8 +202,40 @@ class IterationTracker:
         self.bytes += acked_bytes
         self.seen_bytes += acked_bytes
         if self.recognised and self.bytes > 2 * self.total_bytes:
+            self.reported = False
             self._forget()
         return record
+
+    def boundary(self, number: int, now_ns: int) -> IterationRecord | None:
+        """Take note that the program has reported, by a new number, that an iteration begins; returns that which ends.
+
+        From then on iterations end at boundaries only, until one has more than twice its bytes. Numbers rise by one,
+        from FIRST_BOUNDARY on and around; those below report nothing, and one that is behind is of a process that is.
+        """
+        if number < FIRST_BOUNDARY or number == self._boundary:
+            return None
+        if self.reported and (number - self._boundary) % BOUNDARIES > BOUNDARIES // 2:
+            return None
+        self._boundary = number
+        if not self.reported:
+            self.reported = True
+            self._forget()
+            self._rungs[0].previous_bytes = 0
+        elif self.bytes:
+            self._learn_between()
+        return self._close(now_ns)
+
+    def _learn_between(self) -> None:
+        """Learn total_bytes from the iteration that a boundary ends."""
+        previous = self._rungs[0].previous_bytes
+        self._rungs[0].previous_bytes = self.bytes
+        self.gap_settled = True
+        if not self.total_given and (
+            not self.total_bytes
+            or _alike(self.bytes, self.total_bytes, ALIKE_SHIFT)
+            or _alike(self.bytes, previous, ALIKE_SHIFT)
+        ):
+            self.total_bytes = self.bytes
 
     def observe_interval(
         self, from_ns: int, to_ns: int, acked: int, busy: bool = False
@@ -245,6 +286,8 @@ class IterationTracker:
         return record
 
     def _after_pause(self, pause_ns: int, now_ns: int, holds_small: bool = False) -> IterationRecord | None:
+        if self.reported:
+            return None
         if self.gap_given:
             if pause_ns <= self.gap_ns:
                 return None

@@ -211,7 +211,11 @@ static __always_inline bool mltcp_leave(struct flow *flow, struct record *record
 	if (job->number == flow->job) {
 		job->flows -= job->flows > 0;
 		job->sending -= sending && job->sending;
-		finished = !job->flows && mltcp_close_iteration(&job->tracker, now, record);
+		if (!job->flows) {
+			finished = mltcp_close_iteration(&job->tracker, now, record);
+			/* A program that is started again counts anew. */
+			job->tracker.given &= ~GIVEN_BOUNDARIES;
+		}
 	}
 	bpf_spin_unlock(&job->lock);
 	return finished;
@@ -305,6 +309,7 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow, bool
 	__u64 now = tcp_sk(sk)->tcp_mstamp * 1000, acked_now = mltcp_payload_acked(tcp_sk(sk)), acked, idle = 0, iteration;
 	bool in_flight = tcp_sk(sk)->packets_out, finished = false, busy, is_its = false;
 	__u32 now_ms = now / 1000000, most = 0, flows = 1, together = 1, number = 0, alone_sending = flow->sending;
+	__u32 boundary = tcp_sk(sk)->inet_conn.icsk_syn_retries; /* see iteration_boundaries.py */
 	struct record record = {};
 	struct tracker *tracker;
 	struct job *job;
@@ -327,6 +332,7 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow, bool
 		if (is_its) {
 			busy = mltcp_in_flight(flow, &job->sending, starts || in_flight, starts && !in_flight);
 			finished = mltcp_observe(&job->tracker, now, acked, idle, busy, &record);
+			finished |= mltcp_boundary(&job->tracker, boundary, now, &record);
 			if (finished && record.total_bytes &&
 			    mltcp_are_alike(record.bytes, record.total_bytes, ALIKE_SHIFT))
 				mltcp_rescale(job, record.end_ns - record.start_ns, record.total_bytes);
@@ -350,6 +356,7 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow, bool
 		number = 0;
 		busy = mltcp_in_flight(flow, &alone_sending, starts || in_flight, starts && !in_flight);
 		finished = mltcp_observe(tracker, now, acked, idle, busy, &record);
+		finished |= mltcp_boundary(tracker, boundary, now, &record);
 		iteration = mltcp_set_factor(flow, tracker, &paper, 0);
 	}
 	if (finished)

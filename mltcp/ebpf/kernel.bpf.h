@@ -70,6 +70,7 @@ struct inet_connection_sock {
 	struct {
 		__u8 pending;
 	} icsk_ack;
+	__u8 icsk_syn_retries; /* of TCP_SYNCNT */
 	__u64 icsk_ca_priv[13];
 } CORE;
 

@@ -86,7 +86,7 @@ class Tracker:
     misses: int = 0
     given: int = 0
     gap_settled: int = 0
-    reserved: int = 0
+    boundary: int = 0
     stretch_ns: int = 0
     stretch_mark: int = 0
     silence_ns: int = 0

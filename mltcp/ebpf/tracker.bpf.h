@@ -20,6 +20,10 @@
 
 #define GIVEN_TOTAL 1U
 #define GIVEN_GAP 2U
+#define GIVEN_BOUNDARIES 4U
+
+#define FIRST_BOUNDARY 64
+#define BOUNDARIES 64
 
 /* Counts the bytes between pauses of at least a certain length. */
 struct rung {
@@ -40,7 +44,7 @@ struct tracker {
 	__u32 misses;
 	__u32 given;
 	__u32 gap_settled; /* given, or learned: until then gap_ns is a guess */
-	__u32 reserved;
+	__u32 boundary; /* the last one that the program has reported; 0: none */
 	/* Small traffic: since stretch_ns there has been nothing else; a window of PAUSE_FLOOR_NS has few bytes or not. */
 	__u64 stretch_ns;
 	__u64 stretch_mark;
@@ -203,6 +207,8 @@ static __always_inline bool mltcp_close_iteration(struct tracker *t, __u64 now, 
 static __always_inline bool mltcp_after_pause(struct tracker *t, __u64 pause, __u64 now, bool holds_small,
 					      struct record *record)
 {
+	if (t->given & GIVEN_BOUNDARIES)
+		return false;
 	if (t->given & GIVEN_GAP ? pause <= t->gap_ns : pause < PAUSE_FLOOR_NS)
 		return false;
 	if (mltcp_is_recognised(t) && t->bytes && pause > t->gap_ns)
@@ -291,7 +297,43 @@ static __always_inline bool mltcp_observe(struct tracker *t, __u64 now, __u64 ac
 		t->stretch_mark = t->seen_bytes;
 		t->silence_ns = 0;
 	}
-	if (mltcp_is_recognised(t) && t->bytes > 2 * t->total_bytes)
+	if (mltcp_is_recognised(t) && t->bytes > 2 * t->total_bytes) {
+		t->given &= ~GIVEN_BOUNDARIES;
 		mltcp_forget(t);
+	}
 	return finished;
+}
+
+/* Learn total_bytes from the iteration that a boundary ends. */
+static __always_inline void mltcp_learn_between(struct tracker *t)
+{
+	__u64 previous = t->rungs[0].previous_bytes;
+
+	t->rungs[0].previous_bytes = t->bytes;
+	t->gap_settled = 1;
+	if (!(t->given & GIVEN_TOTAL) && (!t->total_bytes || mltcp_are_alike(t->bytes, t->total_bytes, ALIKE_SHIFT) ||
+					  mltcp_are_alike(t->bytes, previous, ALIKE_SHIFT)))
+		t->total_bytes = t->bytes;
+}
+
+/*
+ * The program reports that an iteration begins by a `number` that is one larger than before, from FIRST_BOUNDARY on and
+ * around; below, it reports nothing. Each of its processes may report the same one. Returns whether this finished an
+ * iteration, which `record` then describes.
+ */
+static __always_inline bool mltcp_boundary(struct tracker *t, __u32 number, __u64 now, struct record *record)
+{
+	if (number < FIRST_BOUNDARY || number == t->boundary)
+		return false;
+	if (t->given & GIVEN_BOUNDARIES && ((number - t->boundary) & (BOUNDARIES - 1)) > BOUNDARIES / 2)
+		return false; /* that of a process which is behind */
+	t->boundary = number;
+	if (!(t->given & GIVEN_BOUNDARIES)) {
+		t->given |= GIVEN_BOUNDARIES;
+		mltcp_forget(t);
+		t->rungs[0].previous_bytes = 0;
+	} else if (t->bytes) {
+		mltcp_learn_between(t);
+	}
+	return mltcp_close_iteration(t, now, record);
 }

@@ -124,6 +124,13 @@ def set_congestion_control(descriptor: int, name: str) -> None:
     _check(_libc.setsockopt(descriptor, level, option, value, ctypes.c_uint32(len(value))))
 
 
+def set_syn_retries(descriptor: int, count: int) -> None:
+    """Set TCP_SYNCNT, 1 to 127; raises OSError if it is no TCP socket."""
+    value = struct.pack("=i", count)
+    level, option = socket.IPPROTO_TCP, socket.TCP_SYNCNT
+    _check(_libc.setsockopt(descriptor, level, option, value, ctypes.c_uint32(len(value))))
+
+
 def max_pacing_rate(descriptor: int) -> int:
     """The limit of a socket's rate, in bytes a second; the largest number: none. Raises OSError if it is no socket."""
     return int.from_bytes(_option(descriptor, socket.SOL_SOCKET, _SO_MAX_PACING_RATE, 8), sys.byteorder)

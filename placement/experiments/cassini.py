@@ -19,11 +19,11 @@ from placement.experiments.comparison import (
     pooled,
 )
 from placement.experiments.statistics import half_interval
+from placement.experiments.thesis_traces import ModelMix, dynamic, poisson
 from placement.policies.schedulers.scheduling_policy import SCHEDULER_NAMES, plain_name, scheduling_policy
 from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.scheduled_cluster import IDEAL, TraceOutcome, joined, run_trace
 from placement.traces import sets
-from placement.traces.poisson import ModelMix, dynamic, poisson
 from placement.traces.sets import JobSet
 
 THESIS = {

@@ -26,6 +26,7 @@ from placement.experiments.comparison import (
     pooled,
 )
 from placement.experiments.network import MOST_ITERATIONS
+from placement.experiments.thesis_traces import ModelMix
 from placement.model.job import Job
 from placement.policies.catalogue import CommunicationPolicy
 from placement.policies.gate_state import POLICIES, gate_policy
@@ -47,7 +48,6 @@ from placement.simulator.rivals.rival import MovingScheduler, Rival
 from placement.simulator.scheduled_cluster import IDEAL, check_fits, run_trace
 from placement.traces import csv, sets
 from placement.traces.large_jobs import large_jobs
-from placement.traces.poisson import ModelMix
 from placement.traces.read import CSV, FORMATS, PHILLY, TraceFile
 from placement.traces.sets import JobSet, TracedJob
 

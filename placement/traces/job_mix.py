@@ -30,6 +30,7 @@ from placement.traces.recorded_trace import RecordedJob
 MIXES = ("equal", "random", "llm")
 EQUAL = "bert"
 ENCODERS = ("bert", "camembert", "roberta")
+NETWORKS = ("vgg11", "vgg16", "vgg19", "resnet50", "wideresnet101", *ENCODERS)
 LANGUAGE = ("gpt2", "llama7b", "llama13b", "llama30b", "llama65b", "gpt3")
 
 RECORDED: Mapping[str, str] = MappingProxyType(
@@ -89,9 +90,9 @@ class JobMix:
             return recorded
         language = [each for each in LANGUAGE if self._fits(each, job.gpus)]
         if job.gpus < FEWEST_OF_LANGUAGE or not language:
-            choices = list(ENCODERS) if self.name == "llm" else list(DATA_PARALLEL)
+            choices = list(ENCODERS) if self.name == "llm" else list(NETWORKS)
         else:
-            choices = language if self.name == "llm" else [*DATA_PARALLEL, *language]
+            choices = language if self.name == "llm" else [*NETWORKS, *language]
         return choices[_hash(f"{self.seed} {job.user or job.name} {job.gpus}") % len(choices)]
 
     def _fits(self, network: str, gpus: int) -> bool:
@@ -101,7 +102,7 @@ class JobMix:
 def _described(network: str, gpus: int, host_gpus: int) -> str:
     if network in DATA_PARALLEL:
         sizes = DATA_PARALLEL[network]
-        return f"{network}:dp={gpus},megabytes={sizes.megabytes:.6g},compute_ms={sizes.compute_ms:.6g}"
+        return f"{network}:dp={gpus},megabytes={sizes.megabytes:.6g},compute_ms={sizes.compute_ms():.6g}"
     shape = TRANSFORMERS[network]
     degrees = _degrees(shape, gpus, host_gpus)
     assert degrees is not None, "it fits"

@@ -1,8 +1,8 @@
-"""Published sizes of networks, and what an iteration of them computes and reduces by one rule.
+"""The table of profiles: published sizes of networks, and what an iteration of them computes and reduces by one rule.
 
-The rule: a network reduces its parameters, `GRADIENT_BYTES` each, and computes three times its forward pass, once
-forward and twice backward, at a rate that was measured. Transformers' tensor, pipeline and expert parallelism follows
-from their shape in `simulator.network.parallelism`.
+The rule: a network reduces its parameters, `GRADIENT_BYTES` each, in a ring after its backward pass, and computes three
+times its forward pass, once forward and twice backward, at a rate that was measured. Transformers' tensor, pipeline and
+expert parallelism follows from their shape in `simulator.network.parallelism`, and so do DLRM's all-to-alls.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ A100_TFLOPS = 140.0
 
 DATA_PARALLEL_TFLOPS = 60.0
 """Of ResNet-50 on an A100, mixed precision: 2,470 images a second (NVIDIA, 2021) of 3 x 8.18 GFLOP are 60.6."""
+
+IMAGE = 224
+"""The side of the images, in pixels, for which `DataParallelNetwork.forward_gflop` is."""
 
 
 @dataclass(frozen=True)
@@ -62,22 +65,34 @@ class DataParallelNetwork:
     Attributes:
         parameters: all of them.
         forward_gflop: of a sample, two a multiplication and addition.
-        batch: samples of a worker.
+        batch: samples of a worker, where no other number is told.
+        dense: of a network for images, the parameters behind its convolutions, whose operations do not depend on the
+            image's size; 0: not for images.
     """
 
     parameters: int
     forward_gflop: float
     batch: int
+    dense: int = 0
 
     @property
     def megabytes(self) -> float:
         """Of the gradients."""
         return self.parameters * GRADIENT_BYTES / 1e6
 
-    @property
-    def compute_ms(self) -> float:
-        """Of an iteration of a worker."""
-        return 3 * self.forward_gflop * self.batch / DATA_PARALLEL_TFLOPS
+    def compute_ms(
+        self, batch: int | None = None, image: int = IMAGE, tflops: float = DATA_PARALLEL_TFLOPS
+    ) -> float:
+        """Of an iteration of a worker.
+
+        Args:
+            batch: samples; None: the usual number.
+            image: side of the images in pixels.
+            tflops: of the GPU.
+        """
+        dense_gflop = 2 * self.dense / 1e9
+        forward_gflop = (self.forward_gflop - dense_gflop) * (image / IMAGE) ** 2 + dense_gflop
+        return 3 * forward_gflop * (batch or self.batch) / tflops
 
 
 def _encoder(layers: int, hidden: int, parameters: int, batch: int) -> DataParallelNetwork:
@@ -86,17 +101,55 @@ def _encoder(layers: int, hidden: int, parameters: int, batch: int) -> DataParal
     return DataParallelNetwork(parameters, 2 * layer_parameters * 512 / 1e9, batch)
 
 
+_VGG_DENSE = 123_642_856
+_RESNET_DENSE = 2_049_000
+
 DATA_PARALLEL: Mapping[str, DataParallelNetwork] = MappingProxyType(
     {
-        "vgg11": DataParallelNetwork(132_863_336, 15.22, 128),
-        "vgg16": DataParallelNetwork(138_357_544, 30.94, 128),
-        "vgg19": DataParallelNetwork(143_667_240, 39.26, 128),
-        "resnet50": DataParallelNetwork(25_557_032, 8.18, 128),
-        "wideresnet101": DataParallelNetwork(126_886_696, 45.50, 128),
+        "vgg11": DataParallelNetwork(132_863_336, 15.22, 128, _VGG_DENSE),
+        "vgg16": DataParallelNetwork(138_357_544, 30.94, 128, _VGG_DENSE),
+        "vgg19": DataParallelNetwork(143_667_240, 39.26, 128, _VGG_DENSE),
+        "resnet50": DataParallelNetwork(25_557_032, 8.18, 128, _RESNET_DENSE),
+        "wideresnet101": DataParallelNetwork(126_886_696, 45.50, 128, _RESNET_DENSE),
         "bert": _encoder(12, 768, 110_000_000, 32),
         "camembert": _encoder(12, 768, 110_000_000, 32),
         "roberta": _encoder(24, 1024, 355_000_000, 16),
+        "xlm": _encoder(12, 1024, 249_000_000, 16),
     }
 )
 """Parameters and operations on images of 224 x 224 are torchvision's; Devlin et al. (2019: base), Martin et al. (2020),
-Liu et al. (2019: large)."""
+Liu et al. (2019: large), Lample and Conneau (2019: XNLI-15)."""
+
+
+@dataclass(frozen=True)
+class RecommendationNetwork:
+    """DLRM (Naumov et al., 2019): embedding tables, divided over the workers, and replicated perceptrons.
+
+    Attributes:
+        tables: of embeddings.
+        width: of an embedding.
+        parameters: of the perceptrons.
+        batch: samples of a worker, where no other number is told.
+    """
+
+    tables: int
+    width: int
+    parameters: int
+    batch: int
+
+    @property
+    def megabytes(self) -> float:
+        """Of the perceptrons' gradients."""
+        return self.parameters * GRADIENT_BYTES / 1e6
+
+    def vectors_bytes(self, batch: int) -> int:
+        """Of the embeddings of so many samples."""
+        return batch * self.tables * self.width * GRADIENT_BYTES
+
+    def compute_ms(self, batch: int, tflops: float = DATA_PARALLEL_TFLOPS) -> float:
+        """Of an iteration of a worker: the perceptrons'."""
+        return 3 * 2 * self.parameters * batch / 1e9 / tflops
+
+
+DLRM = RecommendationNetwork(26, 128, 2_368_897, 512)
+"""MLPerf's: perceptrons of 13-512-256-128 and 479-1024-1024-512-256-1."""

@@ -27,7 +27,7 @@ _SENDER = """
 import os, socket, sys, time
 from pathlib import Path
 
-cgroup, pause_s, flows, small, *sizes = sys.argv[1:]
+cgroup, pause_s, flows, small, bursts, *sizes = sys.argv[1:]
 Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
 server = socket.create_server(("127.0.0.1", 0))
 pairs = []
@@ -39,7 +39,10 @@ if small == "other":
     talker = socket.create_connection(server.getsockname())
     aside = talker, server.accept()[0]
 print(pairs[0][0].getsockopt(6, 13, 16).split(b"\\0")[0].decode(), flush=True)
-for size in map(int, sizes):
+for number, size in enumerate(map(int, sizes)):
+    iteration, burst = divmod(number, int(bursts) or 1)
+    for sender, receiver in pairs if int(bursts) and not burst else ():
+        sender.setsockopt(6, 7, 64 + iteration % 64)
     for sender, receiver in pairs:
         sent = 0
         while sent < size:
@@ -75,12 +78,13 @@ def job_of(loaded, tracker=LEARNED):
         yield place
 
 
-def send(place, sizes, flows=1, pause_s=PAUSE_S, small="none"):
+def send(place, sizes, flows=1, pause_s=PAUSE_S, small="none", bursts=0):
     """Let a program in the job's cgroup send `sizes` bytes on every flow, with a compute phase after each.
 
-    `small`: the flow that sends 1 kB every 4 ms meanwhile: none, the same, or one other.
+    `small`: the flow that sends 1 kB every 4 ms meanwhile: none, the same, or one other. `bursts`: of an iteration,
+    which the program reports (TCP_SYNCNT); 0: it reports nothing.
     """
-    arguments = [str(place.cgroup), str(pause_s), str(flows), small, *map(str, sizes)]
+    arguments = [str(place.cgroup), str(pause_s), str(flows), small, str(bursts), *map(str, sizes)]
     done = subprocess.run(
         [sys.executable, "-c", _SENDER, *arguments], capture_output=True, text=True, check=True
     )
@@ -127,6 +131,15 @@ def test_total_and_gap_are_learned(loaded):
     assert sum(record.bytes for record in records) == 6 * 250_000
     assert [record.total_bytes for record in records][-3:] == [250_000] * 3
     assert PAUSE_S / 4 < records[-1].gap_ns / 1e9 < PAUSE_S
+
+
+def test_bursts_of_an_iteration_that_the_program_reports_are_one(loaded):
+    bursts = [100_000, 40_000, 160_000]
+    with job_of(loaded) as place:
+        send(place, bursts * 6, flows=2, bursts=len(bursts), pause_s=0.03)
+        records = records_of(loaded, place, 6)
+    assert [record.bytes for record in records] == [600_000] * 6
+    assert [record.total_bytes for record in records][2:] == [600_000] * 4
 
 
 def test_the_kernel_learns_what_the_reference_learns(loaded):

@@ -18,6 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
+import collectives
 from bench.workloads.job import IterationRecord, TrainingOutcome, WrongDataError
 from bench.workloads.model_work import DLRM, EXPERTS, LANGUAGE, VISION, ModelWork
 from bench.workloads.models.exchange import Dlrm, Experts, exchanged_bytes, on_one_rank
@@ -110,7 +111,8 @@ class ModelTraining:
             if of_part.setdefault(_part(self._work, rank), content) != content:
                 raise WrongDataError(f"rank {rank}: its parameters differ from those of its replicas")
         everything = hashlib.sha256(b"".join(of_part[part] for part in sorted(of_part)))
-        return TrainingOutcome(tuple(self._losses), everything.hexdigest())
+        iterations = collectives.detection().iterations
+        return TrainingOutcome(tuple(self._losses), everything.hexdigest(), iterations)
 
     def _samples(self, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
         work = self._work

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _EXAMPLES = """\
 examples:
   mltcp-placement circle vgg.json bert.json -o circles.svg      two jobs' profiles, on a link of 50 Gbit/s
-  mltcp-placement circle snapshot2 --angles 360                 a set of jobs that comes with this package
+  mltcp-placement circle snapshot4 --angles 360                 a set of jobs that comes with this package
   mltcp-placement circle a.json a.json a.json --capacity 200mbit --json
 
 A JOB is a file with a demand profile, as the mltcp backend writes it (MLTCP_PROFILE), as `mltcp-placement profile`

@@ -1,7 +1,7 @@
 """The traffic of training jobs from short descriptions: ``vgg16:dp=4``, ``gpt3:tp=2,pp=2,dp=2``.
 
-A description is ``MODEL[:KEY=VALUE,...]``. Models are those of Table 4.2 of the thesis (`placement.traces.poisson`),
-and transformers of published shape (`model_shapes`), whose traffic follows from it:
+A description is ``MODEL[:KEY=VALUE,...]``. Models are those of `placement.traces.model_shapes`: networks of known size,
+DLRM, and transformers of published shape, whose traffic follows from it:
 
 * ``dp`` data parallel: an all-reduce of the gradients at the end of the backward pass, in ``buckets`` that are sent
   while it goes on. Without any other key, dp is 2.
@@ -14,11 +14,13 @@ and transformers of published shape (`model_shapes`), whose traffic follows from
 
 Worker t + tp (d + dp s) is tensor rank t of replica d of stage s. Values are 2 bytes wide. Computing takes 2 FLOP a
 parameter and token forward and 4 backward, at ``tflops`` a GPU (140, of the 138 to 163 that Narayanan et al. measured
-on A100s), or ``compute_ms`` in all. Bytes follow exactly from the shape; these times are an estimate.
+on A100s; 60 of networks of known size and DLRM), or ``compute_ms`` in all. Bytes follow exactly from the shape; these
+times are an estimate.
 
-Other keys: ``batch``, samples a microbatch (1; of Table 4.2's models, a worker: as listed there), ``microbatches`` (4
-pp; 1 without a pipeline), ``layers``, ``hidden`` and ``sequence`` of a transformer, ``megabytes`` of a model of the
-table; ``slices``, the pieces into which a stage's computing is cut for its tensor and expert collectives (its layers);
+Other keys: ``batch``, samples a microbatch (1; of networks of known size and DLRM, a worker: as listed there),
+``microbatches`` (4 pp; 1 without a pipeline), ``layers``, ``hidden`` and ``sequence`` of a transformer, ``megabytes``
+of a network of known size, ``image``, the side of its images (224); ``slices``, the pieces into which a stage's
+computing is cut for its tensor and expert collectives (its layers);
 ``collective`` (ring or tree), ``chunks`` (see `patterns`) and ``connections`` between any two workers (1).
 """
 
@@ -40,8 +42,16 @@ from placement.simulator.network.patterns import (
     together,
 )
 from placement.simulator.network.traffic import Message, Traffic
-from placement.traces.model_shapes import A100_TFLOPS, TRANSFORMERS, Transformer
-from placement.traces.poisson import NETWORKS, ProfiledNetwork
+from placement.traces.model_shapes import (
+    A100_TFLOPS,
+    DATA_PARALLEL,
+    DATA_PARALLEL_TFLOPS,
+    DLRM,
+    IMAGE,
+    TRANSFORMERS,
+    DataParallelNetwork,
+    Transformer,
+)
 
 VALUE_BYTES = 2
 MOST_WORKERS = 100_000
@@ -55,12 +65,15 @@ _WHOLE = (
     "layers",
     "hidden",
     "sequence",
+    "image",
     "slices",
     "chunks",
     "connections",
 )
 _NUMBERS = ("tflops", "compute_ms", "megabytes")
 KEYS = (*_WHOLE, *_NUMBERS, "collective")
+
+MODELS = (*TRANSFORMERS, *DATA_PARALLEL, "dlrm")
 
 
 @dataclass(frozen=True)
@@ -74,11 +87,12 @@ class Parallelism:
     batch: int | None = None
     microbatches: int | None = None
     buckets: int = 1
+    image: int | None = None
     slices: int | None = None
     chunks: int | None = None
     connections: int = 1
     collective: str = "ring"
-    tflops: float = A100_TFLOPS
+    tflops: float | None = None
     compute_ms: float | None = None
 
     @property
@@ -113,9 +127,8 @@ def described_traffic(model: str, values: Mapping[str, str]) -> Traffic:
         UsageError: an unknown model or key, or a value that does not fit; the message names it.
     """
     name = model.lower()
-    table = {each.lower(): network for each, network in NETWORKS.items() if each.lower() not in TRANSFORMERS}
-    if name not in TRANSFORMERS and name not in table:
-        raise UsageError(f"job: model: expected {', '.join([*TRANSFORMERS, *table])}, got {shown(model)}")
+    if name not in MODELS:
+        raise UsageError(f"job: model: expected {', '.join(MODELS)}, got {shown(model)}")
     found = _parsed(model, values)
     shape = {key: int(found.pop(key)) for key in ("layers", "hidden", "sequence") if key in found}
     megabytes = found.pop("megabytes", None)
@@ -124,18 +137,18 @@ def described_traffic(model: str, values: Mapping[str, str]) -> Traffic:
     division = Parallelism(**found)  # type: ignore[arg-type]
     if division.workers > MOST_WORKERS:
         raise UsageError(f"job {model}: expected at most {MOST_WORKERS} workers, got {division.workers}")
+    network = DATA_PARALLEL.get(name)
+    if network is None and megabytes is not None:
+        raise UsageError(f"job {model}: megabytes: expected layers, hidden or sequence, which say its size")
+    if division.image is not None and (network is None or not network.dense):
+        raise UsageError(f"job {model}: image: expected a network for images")
     if name in TRANSFORMERS:
-        if megabytes is not None:
-            raise UsageError(
-                f"job {model}: megabytes: expected layers, hidden or sequence, which say its size"
-            )
         return _TransformerTraffic(replace(TRANSFORMERS[name], **shape), division, model).traffic()
     if shape or division.workers != division.dp or division.ep > 1 or division.microbatches:
         raise UsageError(f"job {model}: expected data parallelism (dp) only, got {shown(dict(values))}")
-    network = table[name]
-    if megabytes is not None:
-        network = replace(network, megabytes=megabytes)  # type: ignore[arg-type]
-    return _of_table(network, division)
+    if network is None:
+        return _of_recommendation(division)
+    return _of_network(network, division, float(megabytes or network.megabytes) * 1e6)
 
 
 def _parsed(model: str, values: Mapping[str, str]) -> dict[str, float | str]:
@@ -163,23 +176,28 @@ def _whole(text: str, where: str) -> float:
     return number
 
 
-# -- models of Table 4.2 -----------------------------------------------------------------------------------------------
+# -- networks of known size --------------------------------------------------------------------------------------------
 
 
-def _of_table(network: ProfiledNetwork, division: Parallelism) -> Traffic:
-    """Data parallel, with a third of the computing forward. DLRM: all-to-alls of what its phases send."""
-    batch = division.batch or network.batches[0]
-    growth = batch / network.batches[0]
-    plan, workers = division.plan(), range(division.dp)
-    if network.kind == "model":
-        demand = Demand(network.phases(division.dp, batch))
-        return _phase_traffic(
-            plan, demand, lambda sent: all_to_all(workers, sent * len(workers) / (len(workers) - 1))
-        )
-    compute_ns = (division.compute_ms or network.compute_ms * growth) * NS_PER_MS
-    size_bytes = network.megabytes * 1e6
+def _of_network(network: DataParallelNetwork, division: Parallelism, size_bytes: float) -> Traffic:
+    """Data parallel, with a third of the computing forward."""
+    tflops = division.tflops or DATA_PARALLEL_TFLOPS
+    compute_ms = division.compute_ms or network.compute_ms(division.batch, division.image or IMAGE, tflops)
+    plan, compute_ns = division.plan(), compute_ms * NS_PER_MS
     forward = plan.compute(compute_ns / 3)
-    _bucketed(plan, division, forward, 2 / 3 * compute_ns, division.all_reduce(workers, size_bytes))
+    rounds = division.all_reduce(range(division.dp), size_bytes)
+    _bucketed(plan, division, forward, 2 / 3 * compute_ns, rounds)
+    return plan.traffic()
+
+
+def _of_recommendation(division: Parallelism) -> Traffic:
+    """DLRM: the vectors of a worker's samples from all tables, and their gradients back; perceptrons are replicated."""
+    plan, workers, batch = division.plan(), range(division.dp), division.batch or DLRM.batch
+    compute_ms = division.compute_ms or DLRM.compute_ms(batch, division.tflops or DATA_PARALLEL_TFLOPS)
+    vectors = all_to_all(workers, DLRM.vectors_bytes(batch))
+    computed = plan.compute(compute_ms * NS_PER_MS, [plan.collective(vectors)])
+    returned = plan.collective(vectors, [computed])
+    plan.collective(division.all_reduce(workers, DLRM.megabytes * 1e6), [computed, returned])
     return plan.traffic()
 
 
@@ -226,7 +244,7 @@ class _TransformerTraffic:
             return division.compute_ms * NS_PER_MS / 3 / self._microbatches
         tokens = (division.batch or 1) * self._shape.sequence
         flop = 2 * self._shape.layer_parameters * self._layers * tokens / division.tp
-        return flop / (division.tflops * 1e12) * 1e9
+        return flop / ((division.tflops or A100_TFLOPS) * 1e12) * 1e9
 
     def worker(self, tensor: int, replica: int, stage: int) -> int:
         return tensor + self._division.tp * (replica + self._division.dp * stage)

@@ -23,7 +23,7 @@ def contended(*arguments):
 
 
 def compared(*arguments, **starts):
-    given = options(compare, "--set", "snapshot1", *arguments)
+    given = options(compare, "--set", "fitted-snapshot1", *arguments)
     template = compare.template_of(given)
     (snapshot,) = compare.snapshots_of(given, template.link)
     return contest_of(snapshot, template, **starts)
@@ -41,7 +41,7 @@ def test_compare_records_its_conditions():
     own = {"topology", "repeat", "starts", "seed", "capacity_bps", "time_scale", "profiles"}
     assert set(measured.setting) == LINK | own
     assert (measured.setting["repeat"], measured.setting["profiles"]) == (3, "measured")
-    assert (measured.name, measured.score) == ("snapshot1", 1.0)
+    assert (measured.name, measured.score) == ("fitted-snapshot1", 1.0)
 
 
 def test_isolated_runs_are_one_for_each_kind_of_job():

@@ -49,7 +49,14 @@ def test_contend_gives_the_live_commands_document(capsys):
 
 
 def test_compare_gives_the_live_commands_document_and_reads_it_again(capsys, tmp_path):
-    command = ["compare", "--set", "snapshot1", "--simulate", "--policies", "isolated,fair,mltcp_cubic"]
+    command = [
+        "compare",
+        "--set",
+        "fitted-snapshot1",
+        "--simulate",
+        "--policies",
+        "isolated,fair,mltcp_cubic",
+    ]
     assert main([*command, "--iterations", "6", "--repeat", "1", "-o", str(tmp_path), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["sets"]
     assert [each["approach"] for each in found["approaches"]] == ["isolated", "fair", "mltcp_cubic"]
@@ -141,7 +148,7 @@ def test_what_contend_cannot_simulate_is_named(arguments, words, capsys):
         (["--policies", "fair,cassini"], "policy cassini: expected a congestion control alone"),
         (["--policies", "fair,srsf-1"], "policy srsf-1: expected a congestion control alone"),
         (
-            ["--set", "snapshot1", "--policies", "fair", "--change", "VGG16-1400:40:2"],
+            ["--set", "fitted-snapshot1", "--policies", "fair", "--change", "VGG16-1400:40:2"],
             "--change: expected without",
         ),
         (["--trace", "poisson"], "`mltcp-placement network --trace`"),

@@ -1,15 +1,20 @@
 """Real models by name: their descriptions, and trainings of each family as real processes on the loopback interface."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from bench.workloads.job import JobSpec
-from bench.workloads.model_work import is_model, parse_model, split_jobs
-from bench.workloads.models.training import sized
+from bench.workloads.model_work import LANGUAGE, VISION, is_model, parse_model, split_jobs
+from bench.workloads.models.exchange import exchanged_bytes
+from bench.workloads.models.training import built, sized
 from bench.workloads.place import RankPlace
 from bench.workloads.rank_pool import PlacedJob, run_jobs
 from mltcp.core.errors import UsageError
+from placement.traces.model_shapes import DATA_PARALLEL, DLRM, TRANSFORMERS, Transformer
 
 LOOPBACK = RankPlace(None, "lo", "127.0.0.1")
 ITERATIONS = 6
@@ -73,6 +78,7 @@ def test_a_description_is_read(text, expected):
         ("gpt2:size=1", "expected dp, fsdp"),
         ("bert:dp=1.5", "dp: expected a whole number"),
         ("bert:scale=2", "scale"),
+        ("gpt3:tp=2,pp=2:3", "workers: expected the 4 of its parts, got .3"),
         ("vgg16:tune=lora", "tune"),
         ("gpt5", "model: expected vgg11"),
     ],
@@ -83,8 +89,8 @@ def test_what_cannot_be_is_refused_by_name(text, named):
 
 
 def test_jobs_are_told_apart_though_descriptions_have_commas():
-    assert split_jobs("gpt2:pp=2,dp=2,vgg16,bert:ddp=2,train") == [
-        "gpt2:pp=2,dp=2",
+    assert split_jobs("gpt2:pp=2,dp=2:4,vgg16,bert:ddp=2,train") == [
+        "gpt2:pp=2,dp=2:4",
         "vgg16",
         "bert:ddp=2",
         "train",
@@ -104,6 +110,46 @@ def test_sizes_are_those_of_the_modules():
     # 138,357,544 parameters (Simonyan and Zisserman, 2015), and batch normalisation's instead of biases.
     assert published.sent_bytes == pytest.approx(4 * 138_357_544, rel=1e-3)
     assert published.bucket_bytes == 25 << 20
+
+
+@pytest.mark.parametrize("name", VISION)
+def test_the_table_of_profiles_has_the_size_and_the_operations_of_an_image_network(name):
+    profile, work = DATA_PARALLEL[name], parse_model(f"{name}:dp=2,scale=1")
+    with torch.device("meta"):
+        model, image = built(work), torch.empty(1, 3, 224, 224)
+    # Batch normalisation has as many parameters more as it replaces biases, and its operations are not counted.
+    assert sum(each.numel() for each in model.parameters()) == pytest.approx(profile.parameters, rel=1e-3)
+    dense = sum(
+        each.weight.numel() + each.bias.numel() for each in model.modules() if isinstance(each, nn.Linear)
+    )
+    assert dense == profile.dense
+    with FlopCounterMode(display=False) as counter:
+        model(image)
+    assert counter.get_total_flops() == pytest.approx(profile.forward_gflop * 1e9, rel=0.01)
+
+
+@pytest.mark.parametrize("name", LANGUAGE)
+def test_the_table_of_profiles_has_the_shape_of_a_language_model(name):
+    """Within 3 %: the rule leaves out biases, norms and positions, and takes Llama for GPT."""
+    pytest.importorskip("transformers")
+    table = {**TRANSFORMERS, **DATA_PARALLEL, "llama": TRANSFORMERS["llama7b"]}
+    if name == "moe":
+        assert name not in table
+        return
+    with torch.device("meta"):
+        model = built(parse_model(f"{name}:dp=2,scale=1"))
+    assert sum(each.numel() for each in model.parameters()) == pytest.approx(table[name].parameters, rel=0.03)
+    if isinstance(table[name], Transformer):
+        shape = LANGUAGE[name]
+        assert (shape.layers, shape.hidden, shape.sequence, shape.vocabulary) == astuple(table[name])
+
+
+def test_the_table_of_profiles_has_the_perceptrons_and_tables_of_dlrm():
+    with torch.device("meta"):
+        model = built(parse_model("dlrm:dp=2,scale=1"))
+    perceptrons = [*model.bottom.parameters(), *model.top.parameters()]
+    assert sum(each.numel() for each in perceptrons) == DLRM.parameters
+    assert (exchanged_bytes(1, 7), 26) == (DLRM.vectors_bytes(7), DLRM.tables)
 
 
 @pytest.mark.slow

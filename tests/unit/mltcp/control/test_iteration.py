@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mltcp.control.aggressiveness import ONE_Q16, Aggressiveness, Shape
-from mltcp.control.iteration import PAUSE_FLOOR_NS, IterationRecord, IterationTracker
+from mltcp.control.iteration import (
+    BOUNDARIES,
+    FIRST_BOUNDARY,
+    PAUSE_FLOOR_NS,
+    IterationRecord,
+    IterationTracker,
+)
 from mltcp.core.errors import UsageError
 
 MS = 1_000_000
@@ -464,3 +470,90 @@ def test_small_traffic_changes_neither_the_sum_nor_the_order(data):
     assert sum(flow.record_bytes) + flow.tracker.bytes == sent == flow.tracker.seen_bytes
     assert all(record.start_ns <= record.end_ns for record in flow.records)
     assert all(first.end_ns <= second.start_ns for first, second in pairwise(flow.records))
+
+
+class ReportingFlow(Flow):
+    """A flow whose program reports, when it sends next, that another iteration has begun."""
+
+    def __init__(self):
+        super().__init__()
+        self.iteration = 0
+
+    def train(self, iterations, bursts, pause_ns):
+        for _ in range(iterations):
+            for number, burst_bytes in enumerate(bursts):
+                self.pause(pause_ns)
+                if not number:
+                    self.report(self.iteration)
+                self.send(burst_bytes)
+            self.iteration += 1
+
+    def report(self, iteration):
+        if iteration:
+            record = self.tracker.boundary(FIRST_BOUNDARY + iteration % BOUNDARIES, self.now_ns)
+            self.records += [record] if record is not None else []
+
+
+@given(
+    st.lists(st.integers(2, 100).map(lambda n: 10_000 * n), min_size=1, max_size=12),
+    st.integers(1, 300).map(lambda n: n * MS),
+)
+def test_bursts_are_no_iterations_where_the_program_reports_these(bursts, pause_ns):
+    flow = ReportingFlow()
+    flow.train(3, bursts, pause_ns)
+    before = len(flow.records)
+    flow.train(2 * BOUNDARIES, bursts, pause_ns)
+    assert flow.record_bytes[before:] == [sum(bursts)] * 2 * BOUNDARIES
+    assert (flow.tracker.total_bytes, flow.tracker.recognised) == (sum(bursts), True)
+    assert flow.tracker.ratio_q16() == ONE_Q16
+
+
+def test_total_bytes_are_known_after_one_reported_iteration():
+    flow = ReportingFlow()
+    flow.train(1, [200_000, 500_000], COMPUTE_NS)
+    flow.train(1, [200_000, 500_000], COMPUTE_NS)
+    assert flow.tracker.total_bytes == 0
+    flow.pause(COMPUTE_NS)
+    flow.report(2)
+    assert flow.tracker.total_bytes == 700_000
+    flow.send(350_000)
+    assert flow.tracker.ratio_q16() == ONE_Q16 // 2
+
+
+def test_a_process_that_is_behind_ends_no_iteration():
+    flow = ReportingFlow()
+    flow.train(4, [300_000], COMPUTE_NS)
+    number = flow.tracker.iteration
+    for late in (3, 2, 1):
+        flow.report(late)
+    flow.report(BOUNDARIES + 3)  # the number of iteration 3, once more
+    assert flow.tracker.iteration == number
+
+
+def test_numbers_that_report_nothing_change_nothing():
+    flow, silent = Flow(), Flow()
+    for _ in range(5):
+        flow.iterate(1)
+        silent.iterate(1)
+        assert flow.tracker.boundary(6, flow.now_ns) is None
+    assert (flow.records, flow.tracker.total_bytes) == (silent.records, silent.tracker.total_bytes)
+
+
+def test_pauses_count_again_when_a_program_has_ceased_to_report():
+    flow = ReportingFlow()
+    flow.train(5, [200_000, 500_000], COMPUTE_NS)
+    flow.iterate(8, buckets=(400_000,))
+    assert flow.record_bytes[-3:] == [400_000] * 3
+    assert flow.tracker.total_bytes == 400_000
+
+
+def test_another_size_is_learned_from_two_iterations():
+    flow = ReportingFlow()
+    flow.train(4, [700_000], COMPUTE_NS)
+    flow.train(1, [100_000], COMPUTE_NS)
+    flow.report(flow.iteration)
+    assert flow.tracker.total_bytes == 700_000
+    flow.train(1, [100_000], COMPUTE_NS)
+    flow.pause(COMPUTE_NS)
+    flow.report(flow.iteration)
+    assert flow.tracker.total_bytes == 100_000

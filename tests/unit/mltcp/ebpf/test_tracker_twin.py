@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mltcp.control.iteration import IterationRecord, IterationTracker
+from mltcp.control.iteration import BOUNDARIES, FIRST_BOUNDARY, IterationRecord, IterationTracker
 from mltcp.ebpf import layout
 from mltcp.ebpf.build import HEADERS
 from mltcp.ebpf.layout import Tracker
@@ -25,6 +25,11 @@ int observe(struct tracker *t, __u64 now, __u64 acked, __u64 idle, int busy, str
 {
 	return mltcp_observe(t, now, acked, idle, busy, record);
 }
+
+int boundary(struct tracker *t, __u32 number, __u64 now, struct record *record)
+{
+	return mltcp_boundary(t, number, now, record);
+}
 """
 
 pytestmark = pytest.mark.skipif(shutil.which("clang") is None, reason="clang is not installed")
@@ -32,26 +37,33 @@ pytestmark = pytest.mark.skipif(shutil.which("clang") is None, reason="clang is 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """`mltcp_observe` of tracker.bpf.h, which needs no kernel."""
+    """`mltcp_observe` and `mltcp_boundary` of tracker.bpf.h, which need no kernel."""
     directory = tmp_path_factory.mktemp("tracker")
     source, library = directory / "tracker.c", directory / "tracker.so"
     source.write_text(STUBS + (HEADERS / "tracker.bpf.h").read_text() + ENTRY)
     subprocess.run(["clang", "-O1", "-shared", "-fPIC", "-w", "-o", library, source], check=True)
-    observe = ctypes.CDLL(str(library)).observe
-    observe.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 3, ctypes.c_int, ctypes.c_void_p]
-    return observe
+    found = ctypes.CDLL(str(library))
+    found.observe.argtypes = [ctypes.c_void_p, *[ctypes.c_uint64] * 3, ctypes.c_int, ctypes.c_void_p]
+    found.boundary.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p]
+    return found
 
 
 class CompiledTracker:
     """The tracker in C, with the interface of the reference."""
 
-    def __init__(self, observe, total_bytes, gap_ns):
-        self._observe = observe
+    def __init__(self, compiled, total_bytes, gap_ns):
+        self._compiled = compiled
         self._state = ctypes.create_string_buffer(Tracker.given_values(total_bytes, gap_ns).pack())
         self._record = ctypes.create_string_buffer(layout._RECORD.size)
 
     def observe(self, now_ns, acked, idle_ns, busy):
-        if not self._observe(self._state, now_ns, acked, idle_ns, busy, self._record):
+        return self._found(self._compiled.observe(self._state, now_ns, acked, idle_ns, busy, self._record))
+
+    def boundary(self, number, now_ns):
+        return self._found(self._compiled.boundary(self._state, number, now_ns, self._record))
+
+    def _found(self, finished):
+        if not finished:
             return None
         _, _, *fields = layout._RECORD.unpack(self._record.raw[: layout._RECORD.size])
         return IterationRecord(*fields)
@@ -66,7 +78,9 @@ PAUSES = st.sampled_from(
 )
 ACKED = st.sampled_from((0, 1, 1000, 1448, 14_480, 65_160, 500_000))
 IDLE = st.sampled_from((0, 0, 0, 50 * MS, 500 * MS))
-STEPS = st.lists(st.tuples(PAUSES, ACKED, IDLE, st.booleans()), max_size=40)
+# How many iterations further the program is at a step; None: it reports nothing, as most do.
+ADVANCES = st.sampled_from((None, None, None, 0, 0, 1, 1, 2, -1))
+STEPS = st.lists(st.tuples(PAUSES, ACKED, IDLE, st.booleans(), ADVANCES), max_size=40)
 
 
 @given(
@@ -77,11 +91,14 @@ STEPS = st.lists(st.tuples(PAUSES, ACKED, IDLE, st.booleans()), max_size=40)
 )
 def test_both_find_the_same_iterations(compiled, total, gap, steps, repeats):
     ours, theirs = IterationTracker(total, gap), CompiledTracker(compiled, total, gap)
-    now_ns = 1
-    for pause_ns, acked, idle_ns, busy in steps * repeats:
+    now_ns, iteration = 1, 0
+    for pause_ns, acked, idle_ns, busy, advance in steps * repeats:
         now_ns += pause_ns
         begins = idle_ns > ours.gap_ns
         assert theirs.observe(now_ns, acked, idle_ns, busy) == ours.observe(now_ns, acked, begins, busy)
+        iteration += advance or 0
+        number = 6 if advance is None else FIRST_BOUNDARY + iteration % BOUNDARIES
+        assert theirs.boundary(number, now_ns) == ours.boundary(number, now_ns)
         state = theirs.state
         assert (state.total_bytes, state.gap_ns, state.bytes, state.iteration, state.recognised) == (
             ours.total_bytes,

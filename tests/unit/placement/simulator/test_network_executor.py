@@ -10,6 +10,7 @@ from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError, UsageError
 from placement.experiments.network_traces import placing_policy
+from placement.experiments.thesis_traces import poisson
 from placement.model.job import Contention
 from placement.policies.gate_state import GateState, gate_policy
 from placement.policies.schedulers.non_preemptive import FixedScheduler
@@ -29,7 +30,6 @@ from placement.simulator.scheduled_cluster import run_trace, two_tier
 from placement.simulator.share_run import ShareRun
 from placement.simulator.step_run import StepRun
 from placement.traces import sets
-from placement.traces.poisson import poisson
 from placement.traces.sets import TracedJob
 
 MS = 10**6

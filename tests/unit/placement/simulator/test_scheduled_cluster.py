@@ -5,11 +5,11 @@ import pytest
 
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError, UsageError
+from placement.experiments.thesis_traces import dynamic, poisson
 from placement.policies.schedulers.registry import SCHEDULERS, named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy, scheduling_policy, traffic
 from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.scheduled_cluster import run_trace, two_tier
-from placement.traces.poisson import dynamic, poisson
 from placement.traces.sets import JobSet, TracedJob
 from tests.unit.placement.policies.schedulers import check_complete
 
@@ -221,9 +221,14 @@ def test_cassini_gains_on_the_dynamic_traces(name):
         ]
         for seed in range(5)
     ]
-    assert np.mean([plain.mean_s / augmented.mean_s for plain, augmented in pairs]) > 1.03
-    assert np.mean([plain.p99_s / augmented.p99_s for plain, augmented in pairs]) > 1.1
-    assert np.mean([slowdowns(augmented).mean() for _, augmented in pairs]) < 1.03
+    # By slowdowns: iterations of GPT-3 take thirty times as long as most others, so that a mean time is that of GPT-3.
+    plain, augmented = ([slowdowns(each) for each in outcomes] for outcomes in zip(*pairs, strict=True))
+    means, tails = (
+        [np.mean([statistic(each) for each in runs]) for runs in (plain, augmented)]
+        for statistic in (np.mean, lambda each: np.percentile(each, 99))
+    )
+    assert means[0] / means[1] > 1.03
+    assert tails[0] / tails[1] > 1.1
 
 
 def test_a_job_that_is_never_placed_is_said():

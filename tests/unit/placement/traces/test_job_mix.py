@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from mltcp.core.errors import UsageError
 from placement.simulator.network.parallelism import traffic_of
-from placement.traces.job_mix import ENCODERS, LANGUAGE, MIXES, MOST_BYTES, PARAMETER_BYTES, TOKENS, JobMix
+from placement.traces.job_mix import (
+    ENCODERS,
+    LANGUAGE,
+    MIXES,
+    MOST_BYTES,
+    NETWORKS,
+    PARAMETER_BYTES,
+    TOKENS,
+    JobMix,
+)
 from placement.traces.model_shapes import DATA_PARALLEL, TRANSFORMERS
 from placement.traces.recorded_trace import RecordedJob
 
@@ -28,8 +37,8 @@ def test_sizes_and_times_by_the_rule():
     resnet = DATA_PARALLEL["resnet50"]
     assert resnet.megabytes == pytest.approx(102.2, abs=0.1)
     # NVIDIA's 2,470 images a second are 51.8 ms for 128.
-    assert resnet.compute_ms == pytest.approx(51.8, rel=0.02)
-    assert DATA_PARALLEL["bert"].compute_ms == pytest.approx(
+    assert resnet.compute_ms() == pytest.approx(51.8, rel=0.02)
+    assert DATA_PARALLEL["bert"].compute_ms() == pytest.approx(
         3 * 2 * 12 * 12 * 768**2 * 512 * 32 / 60e12 * 1e3
     )
     published = {"gpt1": 0.117, "gpt2": 1.54, "gpt3": 175, "llama7b": 6.7, "llama13b": 13, "llama65b": 65.2}
@@ -99,7 +108,7 @@ def test_a_user_trains_the_same_again_and_seeds_differ():
     assert len(by_user) == 1
     names = [str(number) for number in range(400)]
     drawn = Counter(values(mix.description(job(4, name)))[0] for name in names)
-    assert set(drawn) == set(DATA_PARALLEL)
+    assert set(drawn) == set(NETWORKS)
     assert all(20 < count < 90 for count in drawn.values())  # of 50, with a standard deviation of 6.6
     other = JobMix("random", seed=2)
     assert sum(mix.description(job(4, name)) != other.description(job(4, name)) for name in names) > 300

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError
 from placement.simulator.network.parallelism import demand_traffic, described_traffic
-from placement.traces.model_shapes import TRANSFORMERS
-from placement.traces.poisson import NETWORKS
+from placement.traces.model_shapes import DATA_PARALLEL, DLRM, TRANSFORMERS
 
 GPT3 = TRANSFORMERS["gpt3"]
 
@@ -36,20 +35,30 @@ def alone_ns(traffic):
     return max(ends)
 
 
-@pytest.mark.parametrize("name", [name for name, each in NETWORKS.items() if each.kind == "data"])
+@pytest.mark.parametrize("name", DATA_PARALLEL)
 @pytest.mark.parametrize("buckets", [1, 7])
-def test_a_model_of_the_table_reduces_its_megabytes(name, buckets):
-    traffic = described(f"{name.lower()}:dp=4,buckets={buckets}")
-    share = 2 * 3 / 4 * NETWORKS[name].megabytes * 1e6
+def test_a_network_of_known_size_reduces_its_parameters(name, buckets):
+    traffic = described(f"{name}:dp=4,buckets={buckets}")
+    share = 2 * 3 / 4 * DATA_PARALLEL[name].parameters * 4
     assert sent(traffic) == pytest.approx({(each, (each + 1) % 4): share for each in range(4)}, rel=1e-12)
-    assert alone_ns(traffic) == pytest.approx(NETWORKS[name].compute_ms * 1e6, abs=10)
+    assert alone_ns(traffic) == pytest.approx(DATA_PARALLEL[name].compute_ms() * 1e6, abs=10)
 
 
-def test_dlrm_exchanges_all_to_all_what_its_phases_send():
-    bits = Demand(NETWORKS["DLRM"].phases(4, 1024)).bits
-    found = sent(described("dlrm:dp=4"))
+def test_dlrm_exchanges_the_vectors_of_a_batch_and_reduces_its_perceptrons():
+    found = sent(described("dlrm:dp=4,batch=64"))
+    vectors = 2 * 64 * 26 * 128 * 4 / 4
+    reduced = 2 * 3 / 4 * DLRM.parameters * 4
+    for (source, target), size in found.items():
+        assert size == pytest.approx(vectors + (reduced if target == (source + 1) % 4 else 0))
     assert len(found) == 12
-    assert all(value == pytest.approx(bits / 8 / 3) for value in found.values())
+    flop = 6 * DLRM.parameters * 64
+    assert alone_ns(described("dlrm:dp=1,batch=64,tflops=10")) == pytest.approx(flop / 1e13 * 1e9, abs=1)
+
+
+def test_images_take_computing_by_their_area_but_for_dense_layers():
+    whole, half = (alone_ns(described(f"vgg16:dp=1,batch=7,image={side}")) for side in (224, 112))
+    dense_ns = 3 * 2 * DATA_PARALLEL["vgg16"].dense * 7 / 60e12 * 1e9
+    assert half - dense_ns == pytest.approx((whole - dense_ns) / 4, abs=10)
 
 
 @given(
@@ -155,6 +164,8 @@ def test_phases_are_sent_around_a_ring():
         ("gpt3:pp=5", "job gpt3: pp: expected a divisor of 96 layers, got 5"),
         ("gpt3:dp=4,ep=3", "job gpt3: ep: expected a divisor of dp = 4, got 3"),
         ("gpt3:megabytes=3", "job gpt3: megabytes"),
+        ("dlrm:megabytes=3", "job dlrm: megabytes"),
+        ("bert:image=64", "job bert: image: expected a network for images"),
         ("gpt3:dp=1000000", "job gpt3: expected at most 100000 workers"),
     ],
 )

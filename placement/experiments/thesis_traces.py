@@ -10,11 +10,15 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from types import MappingProxyType
 
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_MS
+from placement.simulator.network.alone_demand import alone_demand
+from placement.simulator.network.parallelism import traffic_of
+from placement.traces.model_shapes import A100_TFLOPS, DATA_PARALLEL, DATA_PARALLEL_TFLOPS, TRANSFORMERS
 from placement.traces.sets import JobSet, TracedJob
 
 CAPACITY_GBPS = 50.0
@@ -109,7 +113,7 @@ def _drawn(name: str, draw: random.Random, most: int, mix: ModelMix) -> TracedJo
 
 def _job(
     name: str,
-    network: ProfiledNetwork,
+    network: ThesisNetwork,
     batch: int,
     workers: int,
     iterations: int,
@@ -124,7 +128,7 @@ def _job(
         workers,
         iterations,
         arrival_ns,
-        Demand(network.phases(workers, batch, mix.compute)),
+        network.demand(workers, batch, mix.compute),
         min_workers=least,
         model=network.name,
         batch=batch,
@@ -133,98 +137,116 @@ def _job(
 
 
 # -- the networks of Table 4.2 -----------------------------------------------------------------------------------------
-# An iteration of a data-parallel network computes (`compute_ms`), and then all-reduces its gradients in a ring: every
-# worker sends 2 (w-1)/w of the network's size (Table 4.2), at `gbps`. Sizes over rates give communication times of
-# the order of Table 4.3 (VGG16: 148 to 163 ms, WideResNet101: 138 ms, ResNet50: 59 ms, RoBERTa: 164 to 180 ms), and
-# with the computation the iteration times of Table 3.1 (WideResNet101 and VGG16: 274 ms, VGG19: 329 ms, ResNet50: 165
-# ms, BERT: 157 ms, DLRM: 1,001 ms). The networks that the thesis trains in a model-parallel way have several Up
-# phases an iteration (Figure 4.1: small ones for the activations of minibatches, a large one for the embedding, or a
-# moderate one nearly all the time); what they send does not depend on the number of workers.
+# Their demand follows from published sizes by the rule of `placement.traces.model_shapes`, on a link of CAPACITY_GBPS
+# (`alone_demand`); nothing is fitted to what the thesis measured. What it leaves open is chosen once, for all rows:
 #
-# Batches are drawn from `batches`; computation grows with them. Iteration times are whole multiples of `STEP_MS`:
-# jobs of very different iteration times cannot be interleaved, and a profile knows no more digits.
+# * images have the largest side, among powers of two, of which the largest batch of Table 4.2 fits a GPU of 40 GB:
+#   1,800 of VGG19 take 8.7 GB of activations in 32 bits at `IMAGE`, and 35 GB, before gradients, at twice that;
+# * GPT-2 and GPT-3 have the layers of 4.1.1, GPT-2 the width of 4.5.2 (GPT2-A), and GPT-3 that at which 16 bytes
+#   a parameter are the 35 GB of two servers; they are divided as in Figure 4.1 where the workers divide so, and
+#   otherwise data-parallel;
+# * DLRM is MLPerf's.
 
-STEP_MS = 10
+IMAGE = 64
+_GPT2 = "gpt2:layers=24,hidden=1536"
+_GPT3 = "gpt3:layers=96,hidden=1344,slices=12"
+_MINIBATCHES = {"gpt2": 3, "gpt3": 4}
+"""Of a pipeline: those of Figure 4.1(b), and two a stage."""
 
 
 @dataclass(frozen=True)
-class ProfiledNetwork:
+class ThesisNetwork:
     """A network of Table 4.2.
 
     Attributes:
         name: as there.
         kind: "data" or "model" parallel.
-        megabytes: that data-parallel workers reduce.
-        gbps: at which it sends.
-        batches: per GPU, those that jobs use.
-        compute_ms: of an iteration with the first of the batches.
-        ups: of a model-parallel network: (ms of silence, ms of sending, Gbit/s) of each Up phase with the first of the
-            batches.
+        batches: per GPU, those that jobs of a trace use.
         noise_scale: its gradient noise scale, in batches of one worker (for Pollux).
     """
 
     name: str
     kind: str
-    megabytes: int
-    gbps: int
     batches: tuple[int, ...]
-    compute_ms: int
-    ups: tuple[tuple[int, int, int], ...] = ()
     noise_scale: float = 16.0
 
-    def phases(self, workers: int, batch: int, compute: float = 1.0) -> tuple[Phase, ...]:
-        """The phases of an iteration of a job that runs alone, on GPUs that take `compute` times as long.
+    def description(self, workers: int, batch: int, compute: float = 1.0) -> str:
+        """How so many workers train it, for `simulator.network.parallelism`.
+
+        Args:
+            workers: of the job.
+            batch: of a worker.
+            compute: how many times as long computing takes.
 
         Raises:
             UsageError: no workers, or no batch.
         """
         if workers < 1 or batch < 1:
             raise UsageError(f"{self.name}: workers and batch: expected 1 or more, got {workers} and {batch}")
-        compute_ms = self.compute_ms * batch / self.batches[0] * compute
-        if self.kind == "model":
-            return self._pipelined(workers, batch / self.batches[0] * compute)
-        bits = 2 * (workers - 1) / workers * self.megabytes * 8_000_000
-        sending_ns = round(bits / self.gbps)
-        if not sending_ns:
-            return (Phase(_stepped_ns(compute_ms * NS_PER_MS), 0),)
-        total_ns = _stepped_ns(compute_ms * NS_PER_MS + sending_ns)
-        return (Phase(total_ns - sending_ns, 0), Phase(sending_ns, self.gbps * 10**9))
+        name = self.name.lower()
+        if name in TRANSFORMERS:
+            return f"{_divided(name, workers, batch)},tflops={A100_TFLOPS / compute:g}"
+        image = f",image={IMAGE}" if name in DATA_PARALLEL and DATA_PARALLEL[name].dense else ""
+        return f"{name}:dp={workers},batch={batch}{image},tflops={DATA_PARALLEL_TFLOPS / compute:g}"
 
-    def _pipelined(self, workers: int, growth: float) -> tuple[Phase, ...]:
-        phases = []
-        for silent_ms, sending_ms, gbps in self.ups:
-            phases.append(Phase(round(silent_ms * growth) * NS_PER_MS, 0))
-            phases.append(Phase(sending_ms * NS_PER_MS, gbps * 10**9 if workers > 1 else 0))
-        total_ns = sum(phase.duration_ns for phase in phases)
-        rest_ns = _stepped_ns(total_ns) - total_ns
-        return (Phase(phases[0].duration_ns + rest_ns, 0), *phases[1:])
+    def demand(self, workers: int, batch: int, compute: float = 1.0) -> Demand:
+        """The demand of an iteration of a job that runs alone, on GPUs that take `compute` times as long."""
+        return _demand_of(self.description(workers, batch, compute))
 
 
-def _stepped_ns(time_ns: float) -> int:
-    """Up to the next whole step."""
-    step = STEP_MS * NS_PER_MS
-    return int(-(-time_ns // step)) * step
+def _divided(name: str, workers: int, batch: int) -> str:
+    if name == "gpt2" and workers % 2 == 0:
+        count = _MINIBATCHES[name]
+        return f"{_GPT2},pp=2,dp={workers // 2},microbatches={count},batch={max(1, batch // count)}"
+    if name == "gpt3" and workers % 4 == 0:
+        count = _MINIBATCHES[name]
+        division = f"tp=2,pp=2,dp={workers // 4},microbatches={count}"
+        return f"{_GPT3},{division},batch={max(1, batch // count)}"
+    if name == "gpt3" and workers % 2 == 0:
+        return f"{_GPT3},tp=2,dp={workers // 2},batch={batch}"
+    shape = {"gpt1": "gpt1:", "gpt2": f"{_GPT2},", "gpt3": f"{_GPT3},"}[name]
+    return f"{shape}dp={workers},batch={batch}"
+
+
+@cache
+def _demand_of(description: str) -> Demand:
+    traffic = traffic_of(description)
+    found = alone_demand(traffic, range(traffic.workers), CAPACITY_GBPS * 1e9)
+    # Times are whole nanoseconds, so that a rate may come out some bit/s above that of the link.
+    most_bps = round(CAPACITY_GBPS * 1e9)
+    return Demand(tuple(Phase(each.duration_ns, min(each.bandwidth_bps, most_bps)) for each in found.phases))
 
 
 _TABLE = (
-    ProfiledNetwork("VGG11", "data", 507, 38, (1024, 1400), 140),
-    ProfiledNetwork("VGG16", "data", 528, 38, (1024, 1400), 120),
-    ProfiledNetwork("VGG19", "data", 549, 38, (1024, 1400), 150),
-    ProfiledNetwork("WideResNet101", "data", 243, 28, (600, 800), 120),
-    ProfiledNetwork("ResNet50", "data", 98, 20, (1200, 1600), 95),
-    ProfiledNetwork("BERT", "data", 450, 40, (8, 16), 60),
-    ProfiledNetwork("RoBERTa", "data", 800, 40, (8, 12), 100),
-    ProfiledNetwork("CamemBERT", "data", 266, 40, (8, 16), 60),
-    ProfiledNetwork("XLM", "data", 1116, 40, (8, 16), 130),
-    ProfiledNetwork("GPT1", "model", 650, 40, (32, 48), 0, ((110, 15, 20), (20, 15, 20), (60, 90, 40))),
-    ProfiledNetwork(
-        "GPT2", "model", 1623, 40, (24, 48), 0, ((80, 20, 15), (20, 20, 15), (20, 20, 15), (90, 130, 42))
-    ),
-    ProfiledNetwork("GPT3", "model", 1952, 25, (16, 32), 0, ((40, 150, 25), (20, 210, 25))),
-    ProfiledNetwork("DLRM", "model", 890, 45, (1024,), 0, ((300, 180, 45), (320, 200, 45))),
+    ThesisNetwork("VGG11", "data", (1024, 1400)),
+    ThesisNetwork("VGG16", "data", (1024, 1400)),
+    ThesisNetwork("VGG19", "data", (1024, 1400)),
+    ThesisNetwork("WideResNet101", "data", (600, 800)),
+    ThesisNetwork("ResNet50", "data", (1200, 1600)),
+    ThesisNetwork("BERT", "data", (8, 16)),
+    ThesisNetwork("RoBERTa", "data", (8, 12)),
+    ThesisNetwork("CamemBERT", "data", (8, 16)),
+    ThesisNetwork("XLM", "data", (8, 16)),
+    ThesisNetwork("GPT1", "model", (32, 48)),
+    ThesisNetwork("GPT2", "model", (24, 48)),
+    ThesisNetwork("GPT3", "model", (16, 32)),
+    ThesisNetwork("DLRM", "model", (1024,)),
 )
-NETWORKS: Mapping[str, ProfiledNetwork] = MappingProxyType({network.name: network for network in _TABLE})
-"""The networks of Table 4.2; where it gives a range of sizes, the least."""
+NETWORKS: Mapping[str, ThesisNetwork] = MappingProxyType({network.name: network for network in _TABLE})
+"""The networks of Table 4.2."""
+
+
+def by_rule(fitted: JobSet) -> JobSet:
+    """A set of jobs of these networks with the demands that follow from their sizes, workers and batches.
+
+    Raises:
+        UsageError: a job of another network.
+    """
+    for job in fitted.jobs:
+        if job.model not in NETWORKS:
+            raise UsageError(f"{job.name}: model: expected {', '.join(NETWORKS)}, got {job.model}")
+    jobs = (replace(job, demand=NETWORKS[job.model].demand(job.workers, job.batch)) for job in fitted.jobs)
+    return replace(fitted, jobs=tuple(jobs))
 
 
 @dataclass(frozen=True)
@@ -234,7 +256,7 @@ class ModelMix:
     Attributes:
         models: names of Table 4.2, equally likely; ``data`` and ``model`` stand for all that are parallel so.
         iterations: the fewest and the most.
-        compute: how many times as long computing takes as in `NETWORKS`.
+        compute: how many times as long computing takes as by the rule.
 
     Raises:
         UsageError: no such model, no range from 1 on, or `compute` is not above 0.
@@ -253,7 +275,7 @@ class ModelMix:
             raise UsageError("models: expected one or more, got none")
 
     @property
-    def networks(self) -> tuple[ProfiledNetwork, ...]:
+    def networks(self) -> tuple[ThesisNetwork, ...]:
         """The networks, in the order of Table 4.2."""
         known = {name.lower() for name in NETWORKS} | {"data", "model"}
         wanted = {model.lower() for model in self.models}
