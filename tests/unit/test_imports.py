@@ -125,6 +125,8 @@ LAYERS = {
         *(
             "comparison",
             "elastic_executor",
+            "start_cost",
+            "span_terms",
             "contention_table",
             "contention_service",
             "whole_jobs_service",
