@@ -12,6 +12,7 @@ from placement.cassini.drift import THRESHOLD
 from placement.model.throughput_table import Combination
 from placement.service.contention import ContentionState
 from placement.service.counts import ServiceCounts
+from placement.service.decision_records import DecisionRecords
 from placement.service.measured_speeds import MeasuredSpeeds
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError
@@ -67,6 +68,7 @@ class ServiceRules:
         fallback: the rule that decides where the policy fails; empty: none.
         decision_limit_s: the time that the policy has for a decision, if there is such a rule, and a shadow.
         shadow: the policy that is asked about every decision without effect; empty: none.
+        promote: allow: it becomes the policy when evidence favours it; else an operator makes it so.
     """
 
     policy: str = "lwf-1"
@@ -85,6 +87,7 @@ class ServiceRules:
     fallback: str = ""
     decision_limit_s: float = DECISION_LIMIT_S
     shadow: str = ""
+    promote: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ class ServiceContext:
         contention: of jobs that name their models; None: the service has no table.
         counts: for metrics.
         speeds: of the jobs that were submitted with one.
+        records: of decisions about all jobs.
     """
 
     registry: Registry
@@ -118,6 +122,7 @@ class ServiceContext:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     counts: ServiceCounts = field(default_factory=ServiceCounts)
     speeds: MeasuredSpeeds = field(default_factory=MeasuredSpeeds)
+    records: DecisionRecords = field(default_factory=lambda: DecisionRecords(lambda statement, values: None))
 
     def check_accepts(self, field: str) -> None:
         """Raise `RequestError` if nothing new is accepted, because the store cannot keep it."""

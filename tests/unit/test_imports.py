@@ -79,7 +79,7 @@ LAYERS = {
     ),
     "placement.service": (
         *("protocol", "state", "ratio_table", "contention", "counts", "measured_speeds", "checkpoints"),
-        *("context", "lifecycle", "decisions"),
+        *("decision_records", "context", "lifecycle", "decisions"),
     ),
     "bench": (
         *("command_line", "plain_documents", "tables", "warm", "lab", "workloads", "compare", "hosts"),
