@@ -164,6 +164,7 @@ class RankReports:
         self._torchrun: int | None = None
         self._taken: set[int] = set()
         self._has_complained = False
+        self._ended = 0
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._listener.bind(f"\0{self.name}")
         self._listener.listen(_WAITING)
@@ -173,6 +174,11 @@ class RankReports:
     def fileno(self) -> int:
         """A descriptor that is readable when there is something to `take`."""
         return self._selector.fileno()
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether every rank has reported its end: what torchrun waits for then are the other hosts of the job."""
+        return self._ended == len(self._ranks)
 
     def listen_to(self, torchrun: int) -> None:
         """Answer the children of this process."""
@@ -252,6 +258,7 @@ class RankReports:
         status, signalled = message["status"], message["signalled"]
         if type(status) is not int or not -64 <= status <= 255 or type(signalled) is not bool:
             raise ValueError("status")
+        self._ended += 1
         line = last_line(Path(self._task["logs"], rank.log_name(wrapper.rank)))
         return [RankEnded(wrapper.rank, status, signalled, line)]
 

@@ -35,6 +35,10 @@ from placement.engines.launcher import TORCHRUN_LOGS, Launcher
 from placement.engines.node_messages import Beat, LauncherHello, NodeEnded, NodeMessage, NodeStarted, line_of
 
 
+_LAST_S = 1.0
+"""How long torchrun may take to end when a job is stopped and its last rank has ended."""
+
+
 def result_name(node: int) -> str:
     """The file in the job's directory with the exit status of torchrun on the ``node``-th host of the job."""
     return f"node-{node}.json"
@@ -141,6 +145,9 @@ class _Node:
     def _pass_reports_on(self) -> None:
         for each in self._launcher.reports.take():
             self._say(each)
+        if self._kill_at_s is not None and self._launcher.reports.all_ended:
+            # It would wait for the torchruns of other hosts, which have been stopped and tell it nothing any more.
+            self._kill_at_s = min(self._kill_at_s, time.monotonic() + _LAST_S)
 
     def _end(self) -> None:
         status = self._torchrun.poll()

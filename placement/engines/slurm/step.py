@@ -91,6 +91,9 @@ class _Step:
             while all(key.fd != exited for key, _ in selector.select(records.BEAT_S)):
                 self._read_reports()
                 self._beat()
+                if self._asked and self._launcher.reports.all_ended:
+                    # It would wait for the torchruns of other nodes, which have been stopped as well.
+                    torchrun.kill()
         os.close(exited)
 
     def _outcome(self, status: int) -> int:
