@@ -119,6 +119,16 @@ def pace(terms: Sequence[SpanTerms], step_ns: Callable[[SpanTerms], Fraction]) -
     return Fraction(taken) / expected if expected and taken else Fraction(1)
 
 
+def paces(terms: Sequence[SpanTerms], step_ns: Callable[[SpanTerms], Fraction]) -> dict[str, float]:
+    """`pace` by where jobs ran: on one slot, on several of one node, across nodes."""
+    places = {
+        "one_slot": [each for each in terms if each.gpus == 1],
+        "one_node": [each for each in terms if each.gpus > 1 and each.nodes == 1],
+        "across_nodes": [each for each in terms if each.nodes > 1],
+    }
+    return {name: float(pace(found, step_ns)) for name, found in places.items() if found}
+
+
 def mean_terms_s(outcome: RatesOutcome, steps_ns: int | None = None) -> dict[str, float]:
     """The mean response of an outcome by its terms, whose sum it is, in seconds.
 

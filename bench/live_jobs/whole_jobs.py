@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from bench.lab.servers import LabNetwork, engine_hosts
 from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
 from bench.live_jobs.comparison import SpanRun, print_policies, run_policies, short_key
 from bench.live_jobs.elastic_executor import ElasticExecutor
-from bench.live_jobs.span_terms import TERMS, SpanTerms, mean_terms_s, medians_s, pace, span_terms
+from bench.live_jobs.span_terms import TERMS, SpanTerms, mean_terms_s, medians_s, pace, paces, span_terms
 from bench.live_jobs.start_cost import MeasuredCosts
 from bench.warm.client import forked_trainings
 from collectives.elastic.journal import read_journal
@@ -232,6 +232,7 @@ class WholeJobsComparison:
         on_measured_gpus_ns: the run time of each job that the throughput model and the cost of starts give for the
             GPUs that it had on the lab, in the order of the trace.
         costs: of starts and steps in this run; None: its terms are not known.
+        paces: see `span_terms.paces`.
         afterwards: what the simulator predicts with these; None likewise.
     """
 
@@ -240,6 +241,7 @@ class WholeJobsComparison:
     predicted: RatesOutcome
     on_measured_gpus_ns: tuple[int, ...]
     costs: MeasuredCosts | None = None
+    paces: Mapping[str, float] = field(default_factory=dict)
     afterwards: RatesOutcome | None = None
 
     @property
@@ -287,7 +289,7 @@ class WholeJobsComparison:
         return {
             "mean_response": pairs,
             "median_of_spans": medians_s(self.run.terms),
-            "measured_costs": self.costs.document(),
+            "measured_costs": {**self.costs.document(), "pace_by_place": dict(self.paces)},
             "predicted_with_measured_costs": {
                 "mean_completion_s": self.afterwards.mean_completion_s,
                 "met": self.afterwards.met,
@@ -342,7 +344,9 @@ def compared(plan: JobsPlan, run: LiveRun) -> WholeJobsComparison:
     expected = tuple(_expected_ns(plan, run, job.name) for job in plan.trace.jobs)
     costs = measured_costs(plan, run.terms)
     afterwards = None if costs is None else plan.predicted(run.policy, costs)
-    return WholeJobsComparison(run, measured, plan.predicted(run.policy), expected, costs, afterwards)
+    by_place = paces(run.terms, plan.step_ns)
+    predicted = plan.predicted(run.policy)
+    return WholeJobsComparison(run, measured, predicted, expected, costs, by_place, afterwards)
 
 
 def measured_costs(plan: JobsPlan, terms: Sequence[SpanTerms]) -> MeasuredCosts | None:
