@@ -107,7 +107,7 @@ class _Node:
         return self._launcher.start(instruction["options"], logs, instruction["environment"], owner, prepare)
 
     def _is_over(self, exited: int, selector: selectors.BaseSelector) -> bool:
-        ready = [key.fd for key, _ in selector.select(max(0.0, self._end_s - time.monotonic()))]
+        ready = [key.fd for key, _ in selector.select(max(0.0, self._next_s - time.monotonic()))]
         if sys.stdin.fileno() in ready:
             self._obey()
         return exited in ready or self._has_lost_its_guard or time.monotonic() >= self._end_s
@@ -115,6 +115,10 @@ class _Node:
     @property
     def _has_lost_its_guard(self) -> bool:
         return os.getppid() != self._guard
+
+    @property
+    def _next_s(self) -> float:
+        return min(self._end_s, self._launcher.ask_at_s)
 
     @property
     def _end_s(self) -> float:
@@ -138,13 +142,14 @@ class _Node:
     def _stop_within(self, grace_s: float) -> None:
         # torchrun forwards the signal to its ranks.
         if grace_s > 0 and self._kill_at_s is None:
-            self._torchrun.terminate()
+            self._launcher.ask_to_stop()
         end_s = time.monotonic() + grace_s
         self._kill_at_s = end_s if self._kill_at_s is None else min(self._kill_at_s, end_s)
 
     def _pass_reports_on(self) -> None:
         for each in self._launcher.reports.take():
             self._say(each)
+        self._launcher.ask_again()
         if self._kill_at_s is not None and self._launcher.reports.all_ended:
             # It would wait for the torchruns of other hosts, which have been stopped and tell it nothing any more.
             self._kill_at_s = min(self._kill_at_s, time.monotonic() + _LAST_S)
