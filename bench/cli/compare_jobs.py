@@ -111,6 +111,7 @@ def is_whole_jobs(trace: str | None) -> bool:
 def _execute_jobs(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status."""
     from bench.live_jobs.comparison import write_results
+    from bench.live_jobs.start_cost import parse_costs
     from bench.live_jobs.whole_jobs import (
         JobsPlan,
         LiveRun,
@@ -119,7 +120,6 @@ def _execute_jobs(options: argparse.Namespace) -> int:
         outcomes,
         print_table,
     )
-    from bench.live_jobs.start_cost import parse_costs
     from placement.experiments.run_journal import kept_runs
     from placement.policies.schedulers.registry import NAMES
     from placement.traces.deadlines import WORKLOADS, DrsMix, read

@@ -1,8 +1,8 @@
 """What the mean response of live jobs is made of, beside what was predicted: waiting, starts and ends, and steps.
 
-The journal of a training (`collectives.elastic.journal`) says what rank 0 did while the job held its slots. Of each such
-span ``steps_ns`` is what the training took from where it was loaded to the end of its last step; everything else that it
-held slots for is the cost of a start and an end.
+The journal of a training (`collectives.elastic.journal`) says what rank 0 did while the job held its slots. Of each
+such span ``steps_ns`` is what the training took from where it was loaded to the end of its last step; everything else
+that it held slots for is the cost of a start and an end.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def span_terms(
     for span in spans:
         begin_ns, end_ns = span.start_ns + epoch_ns, span.end_ns + epoch_ns
         events = {
-            str(line["event"]): line for line in journals[span.job] if begin_ns <= line["monotonic_ns"] <= end_ns
+            str(line["event"]): line
+            for line in journals[span.job]
+            if begin_ns <= line["monotonic_ns"] <= end_ns
         }
         nodes = len({gpu // per_node for gpu in span.gpus})
         found.append(_terms(SpanTerms(span.job, len(span.gpus), nodes), begin_ns, end_ns, events))

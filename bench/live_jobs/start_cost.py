@@ -1,4 +1,4 @@
-"""What a start costs, and how long steps take beside the model: from ``mltcp-bench cost restart``, or an earlier run."""
+"""What a start costs, and how long steps take beside the model: by ``mltcp-bench cost restart`` or an earlier run."""
 
 from __future__ import annotations
 

@@ -199,9 +199,7 @@ class JobsPlan:
             timed = timed_jobs(self.trace, self.scale.settings())
             ClusterRun(timed, cluster, shape.nic.rate_bps, chosen, executor, self.restart_ns).run()
             spans, cut_short = tuple(executor.spans), tuple(executor.cut_short)
-            return LiveRun(
-                key, policy, spans, cut_short, terms=self._terms(spans, executor.epoch_ns, jobs)
-            )
+            return LiveRun(key, policy, spans, cut_short, terms=self._terms(spans, executor.epoch_ns, jobs))
 
     def step_ns(self, terms: SpanTerms) -> Fraction:
         """The time of the steps of a span by the throughput model."""
@@ -413,7 +411,9 @@ def print_table(plan: JobsPlan, results: Sequence[WholeJobsComparison]) -> None:
     if known:
         names = [name.replace("_", " ") for name in TERMS]
         columns = (*(each for name in names for each in (name, "predicted")), "with measured costs", "off by")
-        print_policies("mean response by its terms (s)", columns, {each.run.policy: _term_cells(each) for each in known})
+        print_policies(
+            "mean response by its terms (s)", columns, {each.run.policy: _term_cells(each) for each in known}
+        )
 
 
 def outcomes(results: Sequence[WholeJobsComparison]) -> dict[str, RatesOutcome]:

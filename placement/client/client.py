@@ -154,7 +154,7 @@ class Client:
         return self.call("Requeue", self._pb.RequeueRequest(job_id=job_id, reason=reason))
 
     def promote(self, back: bool = False) -> pb.DecisionStatus:
-        """Make the shadow the policy that decides for all jobs; `back`: the policy that the service was started with."""
+        """Make the shadow the policy that decides for all jobs; `back`: that of the service's start."""
         return self.call("Promote", self._pb.PromoteRequest(back=back))
 
     def job(self, job_id: str) -> pb.JobStatus:

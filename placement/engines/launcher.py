@@ -145,8 +145,8 @@ class Launcher:
     def ask_again(self) -> None:
         """Ask torchrun again if it is due, which is until a rank's wrapper says that it has got the signal.
 
-        torchrun turns the signal into an exception, which is lost where Python has no place for one: in what runs when it
-        forks, in finalizers, in a handler of its log. It would go on as if nothing had been asked.
+        torchrun turns the signal into an exception, which is lost where Python has no place for one: in what runs when
+        it forks, in finalizers, in a handler of its log. It would go on as if nothing had been asked.
         """
         if self.reports.signalled or self.reports.all_ended:
             self.ask_at_s = math.inf

@@ -34,7 +34,6 @@ from placement.engines import leftovers
 from placement.engines.launcher import TORCHRUN_LOGS, Launcher
 from placement.engines.node_messages import Beat, LauncherHello, NodeEnded, NodeMessage, NodeStarted, line_of
 
-
 _LAST_S = 1.0
 """How long torchrun may take to end when a job is stopped and its last rank has ended."""
 

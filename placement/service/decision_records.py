@@ -1,9 +1,9 @@
 """Records of the decisions about all jobs in the store: what was seen, what was done, and what came of it.
 
-Beside them is what a candidate policy would have done, and how much better or worse that would have been. Of two policies
-one is taken to be better by paired evidence: the differences of decisions on the same state, in blocks, since decisions
-that follow each other are alike; looked at when there are 8, 16, 32, ... blocks only, since an interval at which one looks
-after every decision excludes zero sooner or later by chance.
+Beside them is what a candidate policy would have done, and how much better or worse that would have been. Of two
+policies one is taken to be better by paired evidence: the differences of decisions on the same state, in blocks, since
+decisions that follow each other are alike; looked at when there are 8, 16, 32, ... blocks only, since an interval at
+which one looks after every decision excludes zero sooner or later by chance.
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ class Evidence:
             for first in range(0, len(seen), BLOCK)
         ]
         late = statistics.fmean(each.late for each in seen)
-        return cls(
-            len(weighed), blocks, statistics.fmean(means), half_interval(means) or 0.0, late, progress
-        )
+        return cls(len(weighed), blocks, statistics.fmean(means), half_interval(means) or 0.0, late, progress)
 
     @property
     def is_trusted(self) -> bool:

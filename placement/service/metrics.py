@@ -170,7 +170,9 @@ def _rows(service: ServiceOperations) -> dict[str, list[Any]]:
         FALLBACKS.name: [((reason,), count) for reason, count in _times(decisions.fallbacks).items()],
         SHADOW.name: [((each,), count) for each, count in outcomes.items()] if shadow.policy else [],
         SHADOW_DIFFERENCE.name: [((name,), value) for name, value in bounds.items()] if shadow.blocks else [],
-        SWITCHES.name: [((event.replace(" ", "_"),), times) for event, times in context.counts.switches.items()],
+        SWITCHES.name: [
+            ((event.replace(" ", "_"),), times) for event, times in context.counts.switches.items()
+        ],
         LINK_JOBS.name: links,
         LINK_SCORE.name: links,
     }

@@ -28,8 +28,8 @@ from placement.policies.catalogue import PLACEMENT_RULES
 from placement.policies.slot_pool import SlotPool, SlotRequest
 from placement.service.contention import ContentionState, table_named
 from placement.service.context import Clock, ServiceContext, ServiceRules
-from placement.service.decisions.policy import check_rules
 from placement.service.decision_records import DecisionRecords
+from placement.service.decisions.policy import check_rules
 from placement.service.embedded_gate import SOCKET_OWNER as GATE_SOCKET_OWNER
 from placement.service.embedded_gate import VARIABLE as GATE_VARIABLE
 from placement.service.embedded_gate import EmbeddedGate

@@ -126,8 +126,8 @@ def _add_rules(rules: argparse._ArgumentGroup) -> None:
     rules.add_argument(
         "--promote",
         choices=("confirm", "allow"),
-        help="when evidence favours the shadow: wait for mltcp-placement promote, or make it the policy (default confirm); "
-        "it is rolled back when the evidence turns",
+        help="when evidence favours the shadow: wait for mltcp-placement promote, or make it the policy "
+        "(default confirm); it is rolled back when the evidence turns",
     )
     rules.add_argument(
         "--lease",

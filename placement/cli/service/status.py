@@ -1,4 +1,4 @@
-"""``mltcp-placement status``, ``servers``, ``promote`` and ``shifts``: the jobs, servers and time shifts of the service."""
+"""``mltcp-placement status``, ``servers``, ``promote`` and ``shifts``: jobs, servers, policy and time shifts."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument("--reason", default="", help="is shown by status")
     add_connection(command)
     command = add_command(commands, "promote", _promote, _PROMOTE_EXAMPLES)
-    command.add_argument(
-        "--back", action="store_true", help="make the policy of serve --policy decide again"
-    )
+    command.add_argument("--back", action="store_true", help="make the policy of serve --policy decide again")
     add_connection(command)
     command = add_command(commands, "shifts", _shifts, _SHIFTS_EXAMPLES)
     command.add_argument("jobs", nargs="*", metavar="JOB", help="a job's id (default: all)")

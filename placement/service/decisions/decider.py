@@ -273,8 +273,8 @@ class ShadowPolicy:
     Args:
         policy: decides.
         limit_s: the time that it has for a decision.
-        on_answer: called with the number of a decision, what it was about, the assignment that was made, and that of the
-            policy; the next decision is not asked about before it has returned.
+        on_answer: called with the number of a decision, what it was about, the assignment that was made, and that of
+            the policy; the next decision is not asked about before it has returned.
     """
 
     def __init__(self, policy: PolicyProcess, limit_s: float, on_answer: AnswerListener) -> None:
@@ -341,7 +341,9 @@ class ShadowPolicy:
         else:
             counts.differed += 1
             first = different[0]
-            counts.last_difference = f"{first}: {servers_text(did.get(first))}, and not {servers_text(would.get(first))}"
+            counts.last_difference = (
+                f"{first}: {servers_text(did.get(first))}, and not {servers_text(would.get(first))}"
+            )
             counts.last_difference += f", and {len(different) - 1} more" if len(different) > 1 else ""
         await self._on_answer(number, request, decided, answer.assignment)
 

@@ -1,8 +1,8 @@
 """A candidate policy on trial beside the live one: recorded, weighed, promoted by evidence, and rolled back.
 
-Where a shadow decides otherwise than the live policy, the simulator carries out either decision from the present state and
-lets the rule go on from there (`placement.simulator.rates.present_jobs`), at the speeds that the service has measured. The
-mean difference over the states that the live policy visits is, to first order, what changing to the shadow would gain
+Where a shadow decides otherwise than the live policy, the simulator carries out either decision from the present state
+and lets the rule go on from there (`placement.simulator.rates.present_jobs`), at the speeds that the service has
+measured. The mean difference over the states that the live policy visits is, to first order, what changing to the shadow would gain
 (Kakade and Langford, ICML 2002). After a promotion the former policy is the shadow: the evidence goes on the other way
 round, on the states that the new policy visits, and brings the former one back when it is better there.
 """
@@ -173,7 +173,9 @@ class PolicyTrial:
         except PolicyFailure as failure:
             _log.error("shadow %s: %s", self._former.name, one_line(str(failure)))
 
-    async def _weigh(self, number: int, request: DecisionRequest, did: _Assignment, would: _Assignment) -> None:
+    async def _weigh(
+        self, number: int, request: DecisionRequest, did: _Assignment, would: _Assignment
+    ) -> None:
         """Add what the shadow would have done to the record of a decision, and act on what is known then."""
         shadow = self.shadow
         other = places_of(request.cluster, would)
@@ -186,9 +188,7 @@ class PolicyTrial:
         self._records.would(number, texts, weighed)
         if not self._records.evidence.favours_candidate:
             return
-        if self._promoted:
-            self._switch("by evidence")
-        elif self._context.rules.promote == ALLOW and self._records.switch is None:
+        if self._promoted or (self._context.rules.promote == ALLOW and self._records.switch is None):
             self._switch("by evidence")
 
     def _difference(self, request: DecisionRequest, did: _Assignment, would: _Assignment) -> Weighed | None:
@@ -202,9 +202,7 @@ class PolicyTrial:
         except Exception as error:  # a scheduler of one's own may raise anything
             _log.info("a decision was not weighed: %s: %s", type(error).__name__, one_line(str(error)))
             return None
-        due = {
-            job.name: job.deadline_ns - request.now_ns for job in jobs if job.deadline_ns is not None
-        }
+        due = {job.name: job.deadline_ns - request.now_ns for job in jobs if job.deadline_ns is not None}
         late = sum((other[job] > due_ns) - (live[job] > due_ns) for job, due_ns in due.items())
         return Weighed(statistics.fmean(other.values()) / statistics.fmean(live.values()) - 1, late)
 
@@ -224,5 +222,7 @@ class PolicyTrial:
             hold_ns = view.restart_left_ns if gpus == view.gpus else view.restart_cost_ns
             running_ns = max(0, now_ns - then_ns - hold_ns)
             expected += min(Fraction(running_ns), Fraction(view.iterations_left) * took_ns)
-            advanced += max(Fraction(0), Fraction(view.iterations_left) - Fraction(after.iterations_left)) * took_ns
+            advanced += (
+                max(Fraction(0), Fraction(view.iterations_left) - Fraction(after.iterations_left)) * took_ns
+            )
         self._records.came(number, float(expected / 10**9), float(advanced / 10**9))

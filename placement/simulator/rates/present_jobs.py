@@ -1,7 +1,7 @@
 """The ends of the jobs that are present, if a decision is carried out now and a scheduler decides from then on.
 
-It is what a rollout is made of (Bertsekas, Tsitsiklis and Wu, Journal of Heuristics 3(3), 1997): no further jobs arrive, and
-jobs advance at the speeds that their views have, those of a contention table beside their neighbours.
+It is what a rollout is made of (Bertsekas, Tsitsiklis and Wu, Journal of Heuristics 3(3), 1997): no further jobs
+arrive, and jobs advance at the speeds that their views have, those of a contention table beside their neighbours.
 """
 
 from __future__ import annotations

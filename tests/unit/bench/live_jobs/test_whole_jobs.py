@@ -10,6 +10,8 @@ from bench.cli import main as cli
 from bench.cli.compare_jobs import is_whole_jobs
 from bench.lab.two_tier import TwoTier
 from bench.live_jobs.comparison import write_results
+from bench.live_jobs.span_terms import SpanTerms, span_terms
+from bench.live_jobs.start_cost import MeasuredCosts, parse_costs
 from bench.live_jobs.whole_jobs import (
     BATCH,
     STEP_NS,
@@ -21,8 +23,6 @@ from bench.live_jobs.whole_jobs import (
     document,
     outcomes,
 )
-from bench.live_jobs.span_terms import SpanTerms, span_terms
-from bench.live_jobs.start_cost import MeasuredCosts, parse_costs
 from mltcp.core.errors import UsageError
 from placement.experiments.run_journal import kept_runs
 from placement.model.throughput import RingAllReduce
@@ -193,7 +193,7 @@ def test_arguments_that_would_make_no_difference_are_refused(tmp_path, capsys, a
 
 
 def journal(begin_s, ranks, steps_s, samples):
-    """The journal of a run that was placed at a time, spawned for 1 s, imported for 2, met for 0.5 and built for 0.25."""
+    """The journal of a run that spawned for 1 s, imported for 2, met for 0.5 and built for 0.25."""
     at = {"process": 1.0, "imported": 3.0, "rendezvous": 3.5, "resumed": 3.75}
     lines = [{"event": name, "monotonic_ns": round((begin_s + s) * S)} for name, s in at.items()]
     lines[-1]["samples_done"] = samples[0]
@@ -209,7 +209,13 @@ def test_the_terms_of_a_span_are_read_from_the_journal_and_add_up_to_it():
         "b": journal(100, 1, 9.0, (0, 4))[:2],
     }
     first, second, cut = span_terms(spans, 4, 100 * S, journals.__getitem__)
-    expected = dict(spawn_ns=S, import_ns=2 * S, rendezvous_ns=S // 2, build_ns=S // 4, write_ns=S // 8)
+    expected = {
+        "spawn_ns": S,
+        "import_ns": 2 * S,
+        "rendezvous_ns": S // 2,
+        "build_ns": S // 4,
+        "write_ns": S // 8,
+    }
     assert first == SpanTerms("a", 2, 2, 40, **expected, steps_ns=5 * S, end_ns=9 * S // 8)
     assert second == SpanTerms("a", 1, 1, 20, **expected, steps_ns=6 * S, end_ns=17 * S // 8)
     assert cut == SpanTerms("b", 1, 1, 0, spawn_ns=S, lost_ns=4 * S)

@@ -497,7 +497,7 @@ def test_closing_twice_is_no_error(tmp_path):
     assert engine.poll() == []
 
 
-# -- stops at any moment -------------------------------------------------------------------------------------------------
+# -- stops at any moment -----------------------------------------------------------------------------------------------
 
 
 def test_a_job_that_is_stopped_before_its_launchers_have_begun_starts_nothing(engine):
@@ -565,7 +565,7 @@ def test_a_stop_that_torchrun_loses_is_asked_again(engine, tmp_path):
 
 
 def test_a_torchrun_that_waits_for_a_host_that_was_stopped_before_it_is_ended(engine, tmp_path):
-    """The ranks of both hosts end when one of them is asked, before the launcher of the other host can ask its own."""
+    """The ranks of both hosts end when one is asked, before the launcher of the other host can ask its own."""
     text = f"cd {tmp_path}; touch $RANK; [ $RANK = 1 ] && trap 'touch go; exit 0' TERM; "
     text += "while [ ! -e go ]; do sleep 0.05; done"
     handle = engine.start(EngineJob("j", shell(text), 2), BOTH)

@@ -10,12 +10,12 @@ from placement.cli.main import main
 from placement.client.client import Client, ServiceError
 from placement.engines.hosts import Host
 from placement.engines.local import LocalEngine
+from placement.model.job_speed import TableSpeed
 from placement.service import decision_records
 from placement.service.context import ServiceRules
 from placement.service.decision_records import Evidence, Weighed
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.speeds import speed_message
-from placement.model.job_speed import TableSpeed
 from tests.unit.placement.service.deciding.failing_policies import HERE
 from tests.unit.placement.service.serving import eventually, serving
 
@@ -35,7 +35,13 @@ def test_evidence_is_looked_at_after_64_128_256_decisions():
 
 @pytest.mark.parametrize(
     ("difference", "late", "progress", "favours"),
-    [(-0.1, 0, 1.0, True), (-0.1, 1, 1.0, False), (0.1, 0, 1.0, False), (0.0, 0, 1.0, False), (-0.1, 0, 0.4, False)],
+    [
+        (-0.1, 0, 1.0, True),
+        (-0.1, 1, 1.0, False),
+        (0.1, 0, 1.0, False),
+        (0.0, 0, 1.0, False),
+        (-0.1, 0, 0.4, False),
+    ],
 )
 def test_a_candidate_is_better_if_jobs_end_sooner_and_none_late_and_speeds_are_right(
     difference, late, progress, favours
@@ -89,7 +95,8 @@ def test_a_better_candidate_is_promoted_stays_so_and_is_rolled_back_when_the_evi
         submit(client, "short", 1000)
         decisions = eventually(lambda: (found := client.status().decisions).switched and found)
         assert decisions.live.endswith("shortest_first")
-        assert "promoted: " in decisions.switched and "by evidence; jobs end -" in decisions.switched
+        assert "promoted: " in decisions.switched
+        assert "by evidence; jobs end -" in decisions.switched
         eventually(lambda: client.job("short").state == pb.PLACED)
         assert client.job("short").policy.endswith("shortest_first")
     with started(tmp_path, "allow") as address, Client(address) as client:
@@ -133,6 +140,16 @@ def test_what_cannot_be_promoted_is_refused(tmp_path, capsys):
     with serving(tmp_path) as address, Client(address) as client:
         with pytest.raises(ServiceError, match="back: expected a service with a shadow"):
             client.promote()
-    arguments = ["serve", "--policy", "elastic-mh", "--engine", "local", "--promote", "allow", "--round", "5s"]
+    arguments = [
+        "serve",
+        "--policy",
+        "elastic-mh",
+        "--engine",
+        "local",
+        "--promote",
+        "allow",
+        "--round",
+        "5s",
+    ]
     assert main([*arguments, "--address", f"unix:{tmp_path}/t", "--state", str(tmp_path / "t.db")]) == 2
     assert "--promote: expected --shadow with it, got allow alone" in capsys.readouterr().err
