@@ -110,7 +110,7 @@ def _look(blocks: int) -> int:
 
 
 @dataclass(frozen=True)
-class Switch:
+class PolicyChange:
     """A change of the live policy.
 
     Attributes:
@@ -142,7 +142,7 @@ class DecisionRecords:
     put: Callable[[str, tuple[Any, ...]], None]
     next: int = 0
     weighed: list[Weighed] = field(default_factory=list)
-    switch: Switch | None = None
+    switch: PolicyChange | None = None
     expected_s: float = 0.0
     advanced_s: float = 0.0
 
@@ -164,7 +164,7 @@ class DecisionRecords:
                 records.switch, records.weighed = None, []
                 records.expected_s = records.advanced_s = 0.0
             elif event:
-                records._switched(Switch(event, live, other, message))
+                records._switched(PolicyChange(event, live, other, message))
             else:
                 if difference is not None:
                     records._weigh(Weighed(difference, late))
@@ -208,7 +208,7 @@ class DecisionRecords:
             "UPDATE records SET expected_s=?, advanced_s=? WHERE number=?", (expected_s, advanced_s, number)
         )
 
-    def switched(self, at_ns: int, switch: Switch) -> None:
+    def switched(self, at_ns: int, switch: PolicyChange) -> None:
         """Record a change of the live policy, from which on evidence is gathered anew."""
         self._insert(at_ns, switch.policy, switch.shadow, switch.event, switch.why)
         self._switched(switch)
@@ -228,7 +228,7 @@ class DecisionRecords:
         if len(self.weighed) > MOST_WEIGHED:
             del self.weighed[: MOST_WEIGHED // 2]
 
-    def _switched(self, switch: Switch) -> None:
+    def _switched(self, switch: PolicyChange) -> None:
         self.switch, self.weighed = switch, []
         self.expected_s = self.advanced_s = 0.0
 

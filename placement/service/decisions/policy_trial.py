@@ -1,10 +1,9 @@
 """A candidate policy on trial beside the live one: recorded, weighed, promoted by evidence, and rolled back.
 
-Where a shadow decides otherwise than the live policy, the simulator carries out either decision from the present state
-and lets the rule go on from there (`placement.simulator.rates.present_jobs`), at the speeds that the service has
-measured. The mean difference over the states that the live policy visits is, to first order, what changing to the shadow would gain
-(Kakade and Langford, ICML 2002). After a promotion the former policy is the shadow: the evidence goes on the other way
-round, on the states that the new policy visits, and brings the former one back when it is better there.
+Each time the simulator lets either policy decide from the present state on until the present jobs have ended
+(`placement.simulator.rates.present_jobs`), at the speeds that the service has measured: a difference between the two on
+the same state. After a promotion the former policy is the shadow: the evidence goes on the other way round, on the
+states that the new policy visits, and brings the former one back when it is better.
 """
 
 from __future__ import annotations
@@ -14,13 +13,22 @@ import logging
 import statistics
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 from mltcp.core.one_line import one_line
 from placement.model.cluster import Cluster
-from placement.policies.schedulers.scheduler import JobView
+from placement.policies.schedulers.registry import named_scheduler
+from placement.policies.schedulers.scheduler import JobView, Scheduler
 from placement.service.context import ServiceContext
-from placement.service.decision_records import PROMOTED, ROLLED_BACK, Switch, Weighed
-from placement.service.decisions.decider import Decided, Decider, ShadowPolicy, places_of, servers_text
+from placement.service.decision_records import PROMOTED, ROLLED_BACK, PolicyChange, Weighed
+from placement.service.decisions.decider import (
+    Decided,
+    Decider,
+    ShadowPolicy,
+    in_rounds,
+    places_of,
+    servers_text,
+)
 from placement.service.decisions.policy_process import DecisionRequest, PolicyFailure, PolicyProcess
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError
@@ -34,6 +42,11 @@ CONFIRM, ALLOW = "confirm", "allow"
 _log = logging.getLogger("mltcp.placement")
 
 _Assignment = Mapping[str, tuple[int, ...]]
+
+
+@lru_cache(maxsize=4)
+def _scheduler(name: str, round_ns: int) -> Scheduler:
+    return in_rounds(named_scheduler(name), round_ns) if round_ns else named_scheduler(name)
 
 
 class PolicyTrial:
@@ -160,7 +173,7 @@ class PolicyTrial:
         self._promoted = not self._promoted
         self._take_places()
         live, shadow = self._names
-        self._records.switched(self._context.clock.now_ns(), Switch(event, live, shadow, why))
+        self._records.switched(self._context.clock.now_ns(), PolicyChange(event, live, shadow, why))
         self._context.counts.switches[event] += 1
         _log.warning("%s is %s: %s", live, event, one_line(why))
         if self._former is not None and not self._former.is_started:
@@ -179,9 +192,7 @@ class PolicyTrial:
         """Add what the shadow would have done to the record of a decision, and act on what is known then."""
         shadow = self.shadow
         other = places_of(request.cluster, would)
-        weighed: Weighed | None = Weighed(0.0, 0)
-        if other != places_of(request.cluster, did):
-            weighed = await asyncio.to_thread(self._difference, request, did, would)
+        weighed = await asyncio.to_thread(self._difference, request, did, would)
         if shadow is not self.shadow:
             return  # places were changed meanwhile
         texts = {job: servers_text(servers) for job, servers in other.items()}
@@ -196,9 +207,11 @@ class PolicyTrial:
         if len(jobs) > MOST_WEIGHED_JOBS:
             return None
         world = request.cluster, request.now_ns, jobs
-        rule = self._rules.scheduler
         try:
-            live, other = (ends_after(*world, each, rule, self._round_ns) for each in (did, would))
+            live, other = (
+                ends_after(*world, first, _scheduler(name, self._round_ns), self._round_ns)
+                for first, name in zip((did, would), self._names, strict=True)
+            )
         except Exception as error:  # a scheduler of one's own may raise anything
             _log.info("a decision was not weighed: %s: %s", type(error).__name__, one_line(str(error)))
             return None

@@ -63,7 +63,10 @@ def idle():
 
 
 def _one_job(chosen):
-    return Answering(lambda cluster, jobs: {chosen(jobs, key=lambda job: job.iterations_left).name: (0,)})
+    def answer(cluster, jobs):
+        return {chosen(jobs, key=lambda job: job.iterations_left).name: (0,)} if jobs else {}
+
+    return Answering(answer)
 
 
 def longest_first():

@@ -58,9 +58,9 @@ def test_a_job_that_stays_goes_on_and_one_that_moves_pays_for_its_restart():
 
 
 def test_where_nothing_runs_the_rule_is_asked_after_a_round_or_never():
-    assert ends_after(TWO, 0, [view("a", 10)], {}, Shortest(), 2 * S) == {"a": 12 * S}
+    assert ends_after(TWO, 9 * S, [view("a", 10)], {}, Shortest(), 2 * S) == {"a": 12 * S}
     with pytest.raises(MltcpError, match="never places a"):
-        ends_after(TWO, 0, [view("a", 10)], {}, Shortest())
+        ends_after(TWO, 9 * S, [view("a", 10)], {}, Shortest())
 
 
 @pytest.mark.parametrize("policy", ["drs", "elastic-mh", "hell", "srpt"])
