@@ -36,8 +36,8 @@ def add_parsers(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     _add_shared(
         jobs,
         "drs,norm,edf-late-last-node,elastic-mh",
-        "what a start costs, for the prediction and the schedulers: seconds, or the file of "
-        "mltcp-bench cost restart -o",
+        "what a start costs, for the prediction and the schedulers: seconds, the file of "
+        "mltcp-bench cost restart -o, or jobs.json of an earlier run, with what its steps took",
         "S|FILE",
     )
     option(jobs, "--speed", str(SPEED), "seconds of the trace in a second of the lab", "X")
@@ -111,13 +111,13 @@ def is_whole_jobs(trace: str | None) -> bool:
 def _execute_jobs(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status."""
     from bench.live_jobs.comparison import write_results
+    from bench.live_jobs.start_cost import parse_costs
     from bench.live_jobs.whole_jobs import (
         JobsPlan,
         LiveRun,
         compare_jobs,
         document,
         outcomes,
-        parse_start_cost,
         print_table,
     )
     from placement.experiments.run_journal import kept_runs
@@ -131,9 +131,7 @@ def _execute_jobs(options: argparse.Namespace) -> int:
     trace = _first(options, trace)
     scale = scale_of(options)
     check_gpus(trace, scale.shape.racks * scale.shape.slots)
-    plan = JobsPlan(
-        scale.trace(trace), policies, scale, parse_start_cost(options.restart_cost), options.service
-    )
+    plan = JobsPlan(scale.trace(trace), policies, scale, parse_costs(options.restart_cost), options.service)
     total = len(plan.policies) * len(plan.trace.jobs)
     with kept_runs(options.output, LiveRun.from_line) as journal, progress_bar(total) as bar:
         results = compare_jobs(plan, journal, lambda policy, job: bar.advance(f"{policy}, job {job}"))

@@ -76,12 +76,12 @@ class ElasticExecutor:
         self._running: dict[str, tuple[Start[TimedJob], int]] = {}
         self._stopping: dict[str, tuple[Start[TimedJob], int]] = {}
         self._owners = [server for server, _ in cluster.gpus]
-        self._epoch_ns = time.monotonic_ns()
+        self.epoch_ns = time.monotonic_ns()
 
     @property
     def now_ns(self) -> int:
         """See `Executor`."""
-        return time.monotonic_ns() - self._epoch_ns
+        return time.monotonic_ns() - self.epoch_ns
 
     def run(self, until_ns: int | None) -> Sequence[JobEnd]:
         """See `Executor`. Raises MltcpError if a job fails."""

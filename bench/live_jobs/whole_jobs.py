@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from bench.lab.lab import Lab
@@ -17,18 +16,21 @@ from bench.lab.servers import LabNetwork, engine_hosts
 from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
 from bench.live_jobs.comparison import SpanRun, print_policies, run_policies, short_key
 from bench.live_jobs.elastic_executor import ElasticExecutor
+from bench.live_jobs.span_terms import TERMS, SpanTerms, mean_terms_s, medians_s, pace, paces, span_terms
+from bench.live_jobs.start_cost import MeasuredCosts
 from bench.warm.client import forked_trainings
+from collectives.elastic.journal import read_journal
 from mltcp.core.errors import UsageError, shown
-from mltcp.core.quantities import NS_PER_S, parse_number
+from mltcp.core.quantities import NS_PER_S
 from placement.engines.local import LocalEngine
 from placement.experiments.deadline_jobs import DeadlineJobs, run_of, values_of
 from placement.experiments.run_journal import RunJournal
-from placement.model.throughput import BETWEEN_BYTES_PER_S, RingAllReduce, Workload
+from placement.model.throughput import BETWEEN_BYTES_PER_S, RingAllReduce, Workload, spread
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
 from placement.simulator.cluster_run import ClusterRun
 from placement.simulator.rates.outcome import RatesOutcome, Span
-from placement.simulator.rates.run import StartCost, run_rates, timed_jobs
+from placement.simulator.rates.run import run_rates, timed_jobs
 from placement.simulator.rates.timed_job import RatesSettings
 from placement.traces.deadlines import DeadlineJob, DeadlineTrace
 
@@ -116,65 +118,6 @@ class LabScale:
         return round(time_ns / self.speed)
 
 
-_FIELD = "--restart-cost"
-
-
-def parse_start_cost(text: str) -> StartCost:
-    """The cost of every start, the first one included: seconds, or a file with a measurement.
-
-    Raises:
-        UsageError: it is neither.
-    """
-    try:
-        seconds = parse_number(text, field=_FIELD, lowest=0)
-    except UsageError:
-        return read_start_cost(Path(text))
-    return StartCost(round(seconds * NS_PER_S), 0, first=True)
-
-
-def read_start_cost(path: Path) -> StartCost:
-    """The line through the measured costs by numbers of ranks.
-
-    Raises:
-        UsageError: the file cannot be read, or is no result of ``cost restart``.
-    """
-    try:
-        document = json.loads(path.read_text())
-    except OSError as error:
-        raise UsageError(
-            f"{_FIELD}: expected seconds, or the file of mltcp-bench cost restart -o, "
-            f"got {shown(str(path))}: {error.strerror}"
-        ) from None
-    except ValueError as error:
-        raise UsageError(f"{_FIELD}: {path}: {error}") from None
-    try:
-        points = [_point(row) for row in document["results"] if "ranks" in row and "end_s" in row]
-    except (KeyError, TypeError, ValueError, OverflowError):
-        points = []
-    if not points:
-        raise UsageError(
-            f"{_FIELD}: expected a result of mltcp-bench cost restart with stops, got {shown(str(path))}"
-        )
-    return _line(points)
-
-
-def _point(row: Any) -> tuple[float, float]:
-    """Ranks and seconds; ValueError if they cannot be those of a start."""
-    ranks, seconds = float(row["ranks"]), float(row["start_s"]) + float(row["end_s"])
-    if not (1 <= ranks < math.inf and 0 <= seconds < math.inf):
-        raise ValueError(f"not a start: {row}")
-    return ranks, seconds
-
-
-def _line(points: Sequence[tuple[float, float]]) -> StartCost:
-    """Least squares; a slope below 0 is one of 0."""
-    mean_x, mean_y = fmean(x for x, _ in points), fmean(y for _, y in points)
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
-    slope = min(max(slope, 0.0), mean_y / mean_x)
-    return StartCost(round((mean_y - slope * mean_x) * NS_PER_S), round(slope * NS_PER_S), first=True)
-
-
 @dataclass(frozen=True)
 class LiveRun(SpanRun):
     """The record of a run.
@@ -182,10 +125,12 @@ class LiveRun(SpanRun):
     Attributes:
         cut_short: the jobs that were stopped before they could catch the signal, each time.
         unlike: what the service said of jobs that were not as fast as submitted.
+        terms: what each of the spans is made of; empty: not known.
     """
 
     cut_short: tuple[str, ...]
     unlike: tuple[str, ...] = ()
+    terms: tuple[SpanTerms, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -196,30 +141,32 @@ class JobsPlan:
         trace: on the lab's clock.
         policies: the names of the schedulers.
         scale: the lab.
-        cost: of a start, for the prediction.
+        costs: of starts and steps, for the prediction.
         service: whether a real placement service decides, to which the jobs are submitted with their speeds.
     """
 
     trace: DeadlineTrace
     policies: tuple[str, ...]
     scale: LabScale
-    cost: StartCost
+    costs: MeasuredCosts
     service: bool = False
 
     @property
     def restart_ns(self) -> int:
         """The cost of a restart that schedulers are told: that on a whole node."""
-        return self.cost.hold_ns(self.scale.shape.slots, 1)
+        return self.costs.start.hold_ns(self.scale.shape.slots, 1)
 
     def key(self, policy: str) -> str:
         """The key of the run under a policy."""
         of_service = ("service",) if self.service else ()
         return short_key((self.trace.jobs, self.scale, self.restart_ns, policy, *of_service))
 
-    def predicted(self, policy: str) -> RatesOutcome:
-        """The outcome that the simulator predicts."""
+    def predicted(self, policy: str, costs: MeasuredCosts | None = None) -> RatesOutcome:
+        """The outcome that the simulator predicts, by default with the costs of the plan."""
+        costs = costs or self.costs
+        jobs = tuple(replace(job, workload=_paced(job.workload, costs.pace)) for job in self.trace.jobs)
         settings = self.scale.settings(self.restart_ns)
-        return run_rates(self.trace, settings, named_scheduler(policy), self.cost)
+        return run_rates(replace(self.trace, jobs=jobs), settings, named_scheduler(policy), costs.start)
 
     def run(self, policy: str, key: str, on_end: Callable[[str], None]) -> LiveRun:
         """Run the jobs under a policy, in a lab of its own; `on_end` is called with each job that ends.
@@ -235,22 +182,41 @@ class JobsPlan:
             forked_trainings(),
             LocalEngine(engine_hosts(lab), Path(directory) / "logs", network=LabNetwork(lab)) as engine,
         ):
+            jobs = Path(directory) / "jobs"
             if self.service:
                 from bench.live_jobs.contention_service import service_servers
                 from bench.live_jobs.whole_jobs_service import run_jobs_on_service
 
                 self.predicted(policy)  # compiles the policy before the first job arrives
                 servers = service_servers(shape)
-                spans, unlike = run_jobs_on_service(
+                spans, unlike, epoch_ns = run_jobs_on_service(
                     *(self.trace, self.scale.model, policy, self.restart_ns, servers, engine),
                     *(Path(directory), on_end),
                 )
-                return LiveRun(key, policy, spans, (), unlike)
-            executor = ElasticExecutor(engine, cluster, Path(directory) / "jobs", on_end=on_end)
+                return LiveRun(key, policy, spans, (), unlike, self._terms(spans, epoch_ns, jobs))
+            executor = ElasticExecutor(engine, cluster, jobs, on_end=on_end)
             chosen = SchedulingPolicy(named_scheduler(policy), most=1)
-            jobs = timed_jobs(self.trace, self.scale.settings())
-            ClusterRun(jobs, cluster, shape.nic.rate_bps, chosen, executor, self.restart_ns).run()
-            return LiveRun(key, policy, tuple(executor.spans), tuple(executor.cut_short))
+            timed = timed_jobs(self.trace, self.scale.settings())
+            ClusterRun(timed, cluster, shape.nic.rate_bps, chosen, executor, self.restart_ns).run()
+            spans, cut_short = tuple(executor.spans), tuple(executor.cut_short)
+            return LiveRun(key, policy, spans, cut_short, terms=self._terms(spans, executor.epoch_ns, jobs))
+
+    def step_ns(self, terms: SpanTerms) -> Fraction:
+        """The time of the steps of a span by the throughput model."""
+        workload = next(job.workload for job in self.trace.jobs if job.name == terms.job)
+        allocation = spread(terms.gpus, self.scale.shape.slots, terms.nodes == 1)
+        return terms.samples / self.scale.model.samples_per_ns(workload, allocation)
+
+    def _terms(self, spans: Sequence[Span], epoch_ns: int, jobs: Path) -> tuple[SpanTerms, ...]:
+        return span_terms(spans, self.scale.shape.slots, epoch_ns, lambda job: read_journal(jobs / job))
+
+
+def _paced(workload: Workload, factor: Fraction) -> Workload:
+    """The same work in steps that take so many times as long, of which communication has the same share."""
+    compute_ns, parameters = (
+        max(1, round(each * factor)) for each in (workload.compute_ns, workload.parameters)
+    )
+    return replace(workload, compute_ns=compute_ns, parameters=parameters)
 
 
 @dataclass(frozen=True)
@@ -263,12 +229,18 @@ class WholeJobsComparison:
         predicted: by the simulator.
         on_measured_gpus_ns: the run time of each job that the throughput model and the cost of starts give for the
             GPUs that it had on the lab, in the order of the trace.
+        costs: of starts and steps in this run; None: its terms are not known.
+        paces: see `span_terms.paces`.
+        afterwards: what the simulator predicts with these; None likewise.
     """
 
     run: LiveRun
     measured: RatesOutcome
     predicted: RatesOutcome
     on_measured_gpus_ns: tuple[int, ...]
+    costs: MeasuredCosts | None = None
+    paces: Mapping[str, float] = field(default_factory=dict)
+    afterwards: RatesOutcome | None = None
 
     @property
     def differences(self) -> list[float]:
@@ -284,6 +256,13 @@ class WholeJobsComparison:
         pairs = zip(self.on_measured_gpus_ns, run_ns(self.measured), strict=True)
         return [abs(expected - measured) / measured for expected, measured in pairs]
 
+    @cached_property
+    def mean_terms(self) -> dict[str, tuple[float, float]]:
+        """Of each of `TERMS` its part of the mean response, measured and predicted, in seconds."""
+        steps_ns = sum(each.steps_ns for each in self.run.terms)
+        measured, predicted = mean_terms_s(self.measured, steps_ns), mean_terms_s(self.predicted)
+        return {name: (measured[name], predicted[name]) for name in TERMS}
+
     def document(self) -> dict[str, Any]:
         """The entry of `policies` in the JSON document: that of ``mltcp-placement jobs``, and the prediction."""
         predicted = _document(self.predicted)
@@ -294,7 +273,25 @@ class WholeJobsComparison:
             "median_run_difference_on_measured_gpus": median(self.differences_on_measured_gpus),
             "cut_short": list(self.run.cut_short),
             "not_as_predicted": list(self.run.unlike),
+            **self._terms(),
             "jobs": list(self._jobs()),
+        }
+
+    def _terms(self) -> dict[str, Any]:
+        if self.costs is None or self.afterwards is None:
+            return {}
+        pairs = {
+            f"{name}_s": {"measured": measured, "predicted": predicted}
+            for name, (measured, predicted) in self.mean_terms.items()
+        }
+        return {
+            "mean_response": pairs,
+            "median_of_spans": medians_s(self.run.terms),
+            "measured_costs": {**self.costs.document(), "pace_by_place": dict(self.paces)},
+            "predicted_with_measured_costs": {
+                "mean_completion_s": self.afterwards.mean_completion_s,
+                "met": self.afterwards.met,
+            },
         }
 
     def _jobs(self) -> Iterator[dict[str, Any]]:
@@ -343,7 +340,19 @@ def compared(plan: JobsPlan, run: LiveRun) -> WholeJobsComparison:
     """A run beside its prediction."""
     measured = RatesOutcome.of(plan.trace, run.policy, plan.scale.settings().cluster(), run.spans)
     expected = tuple(_expected_ns(plan, run, job.name) for job in plan.trace.jobs)
-    return WholeJobsComparison(run, measured, plan.predicted(run.policy), expected)
+    costs = measured_costs(plan, run.terms)
+    afterwards = None if costs is None else plan.predicted(run.policy, costs)
+    by_place = paces(run.terms, plan.step_ns)
+    predicted = plan.predicted(run.policy)
+    return WholeJobsComparison(run, measured, predicted, expected, costs, by_place, afterwards)
+
+
+def measured_costs(plan: JobsPlan, terms: Sequence[SpanTerms]) -> MeasuredCosts | None:
+    """What starts and steps took, by the terms of spans; None if there are none."""
+    if not terms:
+        return None
+    points = [(each.gpus, each.overhead_ns / NS_PER_S) for each in terms]
+    return MeasuredCosts.through(points, pace(terms, plan.step_ns))
 
 
 def run_ns(outcome: RatesOutcome) -> list[int]:
@@ -361,7 +370,7 @@ def _expected_ns(plan: JobsPlan, run: LiveRun, job: str) -> int:
         nodes = sorted(gpu // settings.gpus for gpu in span.gpus)
         allocation = tuple((node, nodes.count(node)) for node in dict.fromkeys(nodes))
         rate = float(settings.model.samples_per_ns(workload, allocation))
-        hold_ns = plan.cost.hold_ns(len(span.gpus), number)
+        hold_ns = plan.costs.start.hold_ns(len(span.gpus), number)
         if number == len(spans) - 1:
             return span.start_ns - spans[0].start_ns + hold_ns + round(left / rate)
         left = max(0.0, left - rate * max(0, span.end_ns - span.start_ns - hold_ns))
@@ -376,6 +385,7 @@ def _document(outcome: RatesOutcome) -> dict[str, Any]:
 
 def document(workload: str, plan: JobsPlan, results: Sequence[WholeJobsComparison]) -> dict[str, Any]:
     """The JSON document; times are seconds of the lab."""
+    costs = measured_costs(plan, [term for result in results for term in result.run.terms])
     return {
         "workload": workload,
         "setting": {
@@ -384,9 +394,9 @@ def document(workload: str, plan: JobsPlan, results: Sequence[WholeJobsCompariso
             "gpus": plan.scale.shape.slots,
             "nic_bps": plan.scale.shape.nic.rate_bps,
             "inside_bytes_per_s": plan.scale.inside_bytes_per_s,
-            "start_fixed_s": plan.cost.fixed_ns / 1e9,
-            "start_per_gpu_s": plan.cost.per_gpu_ns / 1e9,
+            **plan.costs.document(),
         },
+        **({} if costs is None else {"measured": costs.document()}),
         "policies": [result.document() for result in results],
     }
 
@@ -397,6 +407,13 @@ def print_table(plan: JobsPlan, results: Sequence[WholeJobsComparison]) -> None:
     columns = (*(each for name in pairs for each in (name, "predicted")), "run time off by", "on its GPUs")
     title = f"{plan.trace.name}: {len(plan.trace.jobs)} jobs, live; seconds of the lab"
     print_policies(title, columns, {result.run.policy: _cells(result) for result in results})
+    known = [result for result in results if result.afterwards is not None]
+    if known:
+        names = [name.replace("_", " ") for name in TERMS]
+        columns = (*(each for name in names for each in (name, "predicted")), "with measured costs", "off by")
+        print_policies(
+            "mean response by its terms (s)", columns, {each.run.policy: _term_cells(each) for each in known}
+        )
 
 
 def outcomes(results: Sequence[WholeJobsComparison]) -> dict[str, RatesOutcome]:
@@ -421,3 +438,10 @@ def _cells(result: WholeJobsComparison) -> list[str]:
     )
     off = (median(result.differences), median(result.differences_on_measured_gpus))
     return [*(cell for pair in pairs for cell in pair), *(f"{each:.1%}" for each in off)]
+
+
+def _term_cells(result: WholeJobsComparison) -> list[str]:
+    assert result.afterwards is not None, "only of runs whose terms are known"
+    afterwards, measured = result.afterwards.mean_completion_s, result.measured.mean_completion_s
+    cells = [f"{value:.1f}" for pair in result.mean_terms.values() for value in pair]
+    return [*cells, f"{afterwards:.1f}", f"{afterwards / measured - 1:+.1%}"]

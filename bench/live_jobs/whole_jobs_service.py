@@ -40,7 +40,7 @@ def run_jobs_on_service(
     engine: LocalEngine,
     directory: Path,
     on_end: Callable[[str], None],
-) -> tuple[tuple[Span, ...], tuple[str, ...]]:
+) -> tuple[tuple[Span, ...], tuple[str, ...], int]:
     """Submit the jobs of a trace when they arrive, and wait for their ends.
 
     Args:
@@ -54,7 +54,8 @@ def run_jobs_on_service(
         on_end: called with the name of each job that ends.
 
     Returns:
-        The spans of all jobs, and what the service said of those that were not as predicted.
+        The spans of all jobs, what the service said of those that were not as predicted, and the moment 0 of the spans
+        on CLOCK_MONOTONIC.
 
     Raises:
         MltcpError: a job failed, or the service did.
@@ -66,6 +67,7 @@ def run_jobs_on_service(
     )
     with running(configuration) as bound, Client(bound) as client:
         begin_ns = client.clock_ns() + _LEAD_NS
+        epoch_ns = time.monotonic_ns() + _LEAD_NS
         watch = _SpanWatch(
             client, [server.name for server in servers], servers[0].cpu_slots, begin_ns, on_end
         )
@@ -74,7 +76,7 @@ def run_jobs_on_service(
             client.submit(_message(job, model, directory / "jobs" / job.name, begin_ns))
         while len(watch.ended) < len(trace.jobs):
             watch.until(client.clock_ns() + round(_POLL_S * NS_PER_S))
-    return tuple(watch.spans), tuple(watch.unlike.values())
+    return tuple(watch.spans), tuple(watch.unlike.values()), epoch_ns
 
 
 class _SpanWatch:

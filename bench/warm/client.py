@@ -144,8 +144,11 @@ TORCHRUN = ("torch.distributed.run", "placement.engines.node", "placement.engine
 OPTIMIZERS = "torch._dynamo"
 """What the first optimizer of a process imports."""
 
-TRAININGS = (*TORCHRUN, OPTIMIZERS, "bench.workloads.elastic.training_job")
-"""What a training on an engine imports, and its launchers."""
+TRAININGS = (
+    *(*TORCHRUN, OPTIMIZERS),
+    *("bench.workloads.elastic.training_job", "placement.client.agent_stream"),
+)
+"""What a training on an engine imports, its agent too, and its launchers."""
 
 
 @contextmanager

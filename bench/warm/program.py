@@ -121,12 +121,16 @@ def become(program: Program, environment: Mapping[str, str]) -> NoReturn:
         _end(status)
 
 
-def _begin(environment: Mapping[str, str]) -> None:
+def _drop_handlers() -> None:
     for number in signal.valid_signals():
         with suppress(OSError, ValueError, TypeError):
             if signal.getsignal(number) not in (signal.SIG_IGN, signal.SIG_DFL):
                 signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
+
+
+def _begin(environment: Mapping[str, str]) -> None:
+    _drop_handlers()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_IGN)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -316,13 +320,18 @@ def fork_or_execute(*arguments: Any) -> int:
     start = start_of(arguments)
     if start is None or not _may_fork() or read_at_import(start.environment) != read_at_import(os.environ):
         return execute(*arguments)
+    # What runs in Python around a fork has no place for the exception of a signal handler: it would be lost.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     pid = os.fork()
     if pid == 0:
         try:
+            _drop_handlers()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             forget_the_parent()
             begin(start)
         finally:
             os._exit(255)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pid
 
 

@@ -72,6 +72,7 @@ SUBCOMMANDS = (
             ("requeue", "submit", "stop elastic jobs at a step boundary; they go on with other slots"),
             ("status", "status", "show jobs, servers and links of the service"),
             ("servers", "status", "take servers of the service out of use, and into use again"),
+            ("promote", "status", "make the shadow of the service the policy, or the former policy again"),
             ("score", "explain", "score the compatibility of jobs on a link of the service"),
             ("shifts", "status", "show the time shifts of jobs that share links, and their drift"),
             (

@@ -153,6 +153,10 @@ class Client:
         """Stop an elastic job at the end of a step; it goes on with the slots that it is given next."""
         return self.call("Requeue", self._pb.RequeueRequest(job_id=job_id, reason=reason))
 
+    def promote(self, back: bool = False) -> pb.DecisionStatus:
+        """Make the shadow the policy that decides for all jobs; `back`: that of the service's start."""
+        return self.call("Promote", self._pb.PromoteRequest(back=back))
+
     def job(self, job_id: str) -> pb.JobStatus:
         """The status of a job."""
         return self.status([job_id], cluster=False).jobs[0]

@@ -7,12 +7,14 @@ reports of these, and at the end kills everything that torchrun has started.
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import selectors
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,6 +42,7 @@ _DEFAULTS = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 _MONITOR_S = 0.1
 _SHUTDOWN_S = 300  # the grace period of a stop counts, not the 30 s of torchrun
 _LAST_BYTES = 4096
+_ASK_AGAIN_S = 1.0
 
 
 def log_name(node: int) -> str:
@@ -75,6 +78,9 @@ def torchrun_options(nodes: int, number: int, ranks: int, address: str, port: in
 class Launcher:
     """torchrun on one host of a job, with the reports of its ranks.
 
+    Attributes:
+        ask_at_s: when `ask_again` is to be called, by CLOCK_MONOTONIC; infinite: it need not be.
+
     Args:
         directory: of the job's logs; created if missing.
         number: of the host among those of the job.
@@ -86,6 +92,7 @@ class Launcher:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.number = directory, number
         self._log = directory / log_name(number)
+        self.ask_at_s, self._patience_s = math.inf, _ASK_AGAIN_S
         task = {
             "command": instruction["command"],
             "logs": os.fspath(directory),
@@ -127,7 +134,25 @@ class Launcher:
                 preexec_fn=prepare,
             )
         self.reports.listen_to(torchrun.pid)
+        self._torchrun = torchrun
         return torchrun
+
+    def ask_to_stop(self) -> None:
+        """Send torchrun SIGTERM, which it forwards to its ranks; see `ask_again`."""
+        self._torchrun.terminate()
+        self.ask_at_s = time.monotonic() + self._patience_s
+
+    def ask_again(self) -> None:
+        """Ask torchrun again if it is due, which is until a rank's wrapper says that it has got the signal.
+
+        torchrun turns the signal into an exception, which is lost where Python has no place for one: in what runs when
+        it forks, in finalizers, in a handler of its log. It would go on as if nothing had been asked.
+        """
+        if self.reports.signalled or self.reports.all_ended:
+            self.ask_at_s = math.inf
+        elif time.monotonic() >= self.ask_at_s:
+            self._patience_s *= 2  # a third signal would break off its wait for the ranks
+            self.ask_to_stop()
 
     def last_log_line(self) -> str:
         """The last line of torchrun's log."""
@@ -153,6 +178,9 @@ class RankReports:
     The wrappers connect to an abstract Unix socket, whose name no directory makes too long. Only processes that
     torchrun has started are answered: neither the rank itself nor another process of the host can report for a wrapper.
 
+    Attributes:
+        signalled: whether a wrapper has got a signal for its rank.
+
     Args:
         ranks: the numbers of its ranks.
         task: for each wrapper; see :mod:`placement.engines.rank`. Its logs are read for the last line of a rank's.
@@ -164,6 +192,7 @@ class RankReports:
         self._torchrun: int | None = None
         self._taken: set[int] = set()
         self._has_complained = False
+        self._ended, self.signalled = 0, False
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._listener.bind(f"\0{self.name}")
         self._listener.listen(_WAITING)
@@ -173,6 +202,11 @@ class RankReports:
     def fileno(self) -> int:
         """A descriptor that is readable when there is something to `take`."""
         return self._selector.fileno()
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether every rank has reported its end: what torchrun waits for then are the other hosts of the job."""
+        return self._ended == len(self._ranks)
 
     def listen_to(self, torchrun: int) -> None:
         """Answer the children of this process."""
@@ -249,9 +283,14 @@ class RankReports:
             wrapper.connection.sendall(json.dumps(self._task).encode() + b"\n")
             wrapper.connection.setblocking(False)
             return []
-        status, signalled = message["status"], message["signalled"]
+        signalled = message["signalled"]
+        self.signalled |= signalled is True
+        if "status" not in message:
+            return []
+        status = message["status"]
         if type(status) is not int or not -64 <= status <= 255 or type(signalled) is not bool:
             raise ValueError("status")
+        self._ended += 1
         line = last_line(Path(self._task["logs"], rank.log_name(wrapper.rank)))
         return [RankEnded(wrapper.rank, status, signalled, line)]
 

@@ -34,6 +34,9 @@ from placement.engines import leftovers
 from placement.engines.launcher import TORCHRUN_LOGS, Launcher
 from placement.engines.node_messages import Beat, LauncherHello, NodeEnded, NodeMessage, NodeStarted, line_of
 
+_LAST_S = 1.0
+"""How long torchrun may take to end when a job is stopped and its last rank has ended."""
+
 
 def result_name(node: int) -> str:
     """The file in the job's directory with the exit status of torchrun on the ``node``-th host of the job."""
@@ -103,7 +106,7 @@ class _Node:
         return self._launcher.start(instruction["options"], logs, instruction["environment"], owner, prepare)
 
     def _is_over(self, exited: int, selector: selectors.BaseSelector) -> bool:
-        ready = [key.fd for key, _ in selector.select(max(0.0, self._end_s - time.monotonic()))]
+        ready = [key.fd for key, _ in selector.select(max(0.0, self._next_s - time.monotonic()))]
         if sys.stdin.fileno() in ready:
             self._obey()
         return exited in ready or self._has_lost_its_guard or time.monotonic() >= self._end_s
@@ -111,6 +114,10 @@ class _Node:
     @property
     def _has_lost_its_guard(self) -> bool:
         return os.getppid() != self._guard
+
+    @property
+    def _next_s(self) -> float:
+        return min(self._end_s, self._launcher.ask_at_s)
 
     @property
     def _end_s(self) -> float:
@@ -134,13 +141,17 @@ class _Node:
     def _stop_within(self, grace_s: float) -> None:
         # torchrun forwards the signal to its ranks.
         if grace_s > 0 and self._kill_at_s is None:
-            self._torchrun.terminate()
+            self._launcher.ask_to_stop()
         end_s = time.monotonic() + grace_s
         self._kill_at_s = end_s if self._kill_at_s is None else min(self._kill_at_s, end_s)
 
     def _pass_reports_on(self) -> None:
         for each in self._launcher.reports.take():
             self._say(each)
+        self._launcher.ask_again()
+        if self._kill_at_s is not None and self._launcher.reports.all_ended:
+            # It would wait for the torchruns of other hosts, which have been stopped and tell it nothing any more.
+            self._kill_at_s = min(self._kill_at_s, time.monotonic() + _LAST_S)
 
     def _end(self) -> None:
         status = self._torchrun.poll()

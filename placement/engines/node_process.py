@@ -177,8 +177,15 @@ class NodeProcess:
             self._write({"beat": True})
 
     def stop(self, grace_s: float) -> None:
-        """Request that the ranks there are stopped with SIGTERM, and after ``grace_s`` with SIGKILL."""
-        self._write({"stop_s": grace_s})
+        """Request that the ranks there are stopped with SIGTERM, and after ``grace_s`` with SIGKILL.
+
+        A launcher that has not said hello yet gets no instruction: it starts nothing, and ends.
+        """
+        assert self._process.stdin is not None
+        if self._instruction is not None:
+            self._process.stdin.close()
+        else:
+            self._write({"stop_s": grace_s})
 
     def end(self) -> None:
         """End the process and everything that it has started, and wait for it."""
@@ -231,8 +238,10 @@ class NodeProcess:
         if self._instruction is not None:
             here = processes.boot_id(), processes.pid_namespace()
             self._is_here = (hello.boot, hello.pids) == here
-            self._write(self._instruction)
-            self._instruction = None
+            assert self._process.stdin is not None
+            if not self._process.stdin.closed:  # else it has been stopped
+                self._write(self._instruction)
+                self._instruction = None
 
     def _note_other(self, line: bytes) -> None:
         self._others_bytes += len(line) + 1

@@ -46,11 +46,12 @@ def main() -> None:
     task = _asked(connection, number)
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     child, output = _started(task["command"])
-    forwarded = _pass_signals_on(child)
+    forwarded = _pass_signals_on(child, connection)
     with closing(BoundedLog(Path(task["logs"], log_name(number)), task["log_bytes"])) as log:
         _copy(output, child, log)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     _report(connection, {"status": status, "signalled": bool(forwarded)})
+    connection.close()
     processes.end_as(status)
 
 
@@ -112,14 +113,16 @@ def _become(command: Sequence[str], parent: int) -> None:
         os._exit(_CANNOT_RUN)
 
 
-def _pass_signals_on(child: int) -> list[int]:
-    """Forward signals to the rank from now on; the list collects those that were forwarded."""
+def _pass_signals_on(child: int, connection: socket.socket) -> list[int]:
+    """Forward signals to the rank from now on, and report the first; the list collects those that were forwarded."""
     forwarded: list[int] = []
 
     def hand_on(number: int, _: FrameType | None) -> None:
         forwarded.append(number)
         with suppress(ProcessLookupError):
             os.kill(child, number)
+        if len(forwarded) == 1:
+            _report(connection, {"signalled": True})
 
     for number in _PASSED_ON:
         signal.signal(number, hand_on)
@@ -151,7 +154,6 @@ def _report(connection: socket.socket, message: dict[str, Any]) -> None:
     # The launcher may have ended, and then needs no report.
     with suppress(OSError):
         connection.sendall(json.dumps(message).encode() + b"\n")
-        connection.close()
 
 
 if __name__ == "__main__":

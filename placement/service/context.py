@@ -13,6 +13,7 @@ from placement.model.throughput_table import Combination
 from placement.service.contention import ContentionState
 from placement.service.counts import ServiceCounts
 from placement.service.job_classes import ClassRules, class_note
+from placement.service.decision_records import DecisionRecords
 from placement.service.measured_speeds import MeasuredSpeeds
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError
@@ -69,6 +70,7 @@ class ServiceRules:
         decision_limit_s: the time that the policy has for a decision, if there is such a rule, and a shadow.
         shadow: the policy that is asked about every decision without effect; empty: none.
         classes: traffic classes of the jobs that the engine starts; None: they get none.
+        promote: allow: it becomes the policy when evidence favours it; else an operator makes it so.
     """
 
     policy: str = "lwf-1"
@@ -88,6 +90,7 @@ class ServiceRules:
     decision_limit_s: float = DECISION_LIMIT_S
     shadow: str = ""
     classes: ClassRules | None = None
+    promote: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class ServiceContext:
         contention: of jobs that name their models; None: the service has no table.
         counts: for metrics.
         speeds: of the jobs that were submitted with one.
+        records: of decisions about all jobs.
     """
 
     registry: Registry
@@ -121,6 +125,7 @@ class ServiceContext:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     counts: ServiceCounts = field(default_factory=ServiceCounts)
     speeds: MeasuredSpeeds = field(default_factory=MeasuredSpeeds)
+    records: DecisionRecords = field(default_factory=lambda: DecisionRecords(lambda statement, values: None))
 
     def check_accepts(self, field: str) -> None:
         """Raise `RequestError` if nothing new is accepted, because the store cannot keep it."""

@@ -50,6 +50,7 @@ class ServiceCounts:
         scores: compatibility scores of the links that a decision puts jobs on.
         link_scores: by link, the last one, with the jobs that it is of.
         failed_decisions: decisions that an error has prevented.
+        switches: promotions and roll-backs of the policy.
         delays: corrective delays sent to agents.
     """
 
@@ -59,6 +60,7 @@ class ServiceCounts:
     scores: Histogram = field(default_factory=lambda: Histogram(SCORE_BOUNDS))
     link_scores: dict[str, LinkScore] = field(default_factory=dict)
     failed_decisions: int = 0
+    switches: Counter[str] = field(default_factory=Counter)
     delays: int = 0
 
     def passed(self, before: str | None, after: str) -> None:

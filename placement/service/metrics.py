@@ -47,6 +47,14 @@ FALLBACKS = Metric(
 SHADOW = Metric(
     "mltcp_placement_shadow_total", "Decisions of the shadow, by outcome.", lambda row: row[1], True
 )
+SHADOW_DIFFERENCE = Metric(
+    "mltcp_placement_shadow_difference",
+    "Relative difference of the time until jobs have ended under the shadow, with its 95 % interval; below 0: better.",
+    lambda row: row[1],
+)
+SWITCHES = Metric(
+    "mltcp_placement_switches_total", "Promotions and roll-backs of the policy.", lambda row: row[1], True
+)
 LINK_JOBS = Metric("mltcp_placement_link_jobs", "Jobs on a link that several use.", lambda row: row[1])
 LINK_SCORE = Metric(
     "mltcp_placement_link_score",
@@ -84,6 +92,7 @@ SERVICE_METRICS = (
 TABLES = (
     *((JOBS, ("stage",)), (ENDED, ("stage",)), (SLOTS, ("kind", "state")), (SERVERS, ("state",))),
     *((REFUSED, ("reason",)), (FALLBACKS, ("reason",)), (SHADOW, ("outcome",))),
+    *((SHADOW_DIFFERENCE, ("bound",)), (SWITCHES, ("event",))),
     *((LINK_JOBS, ("link",)), (LINK_SCORE, ("link",))),
 )
 HISTOGRAMS = {
@@ -142,6 +151,11 @@ def _rows(service: ServiceOperations) -> dict[str, list[Any]]:
     decisions = service.decisions() or pb.DecisionStatus()
     shadow = decisions.shadow
     outcomes = {"agreed": shadow.agreed, "differed": shadow.differed, **_times(shadow.failures)}
+    bounds = {
+        "low": shadow.difference - shadow.half,
+        "mean": shadow.difference,
+        "high": shadow.difference + shadow.half,
+    }
     links = _links(service)
     return {
         JOBS.name: [row for row in stages if not row[2]],
@@ -155,6 +169,10 @@ def _rows(service: ServiceOperations) -> dict[str, list[Any]]:
         REFUSED.name: [((reason,), count) for reason, count in context.counts.refused.items()],
         FALLBACKS.name: [((reason,), count) for reason, count in _times(decisions.fallbacks).items()],
         SHADOW.name: [((each,), count) for each, count in outcomes.items()] if shadow.policy else [],
+        SHADOW_DIFFERENCE.name: [((name,), value) for name, value in bounds.items()] if shadow.blocks else [],
+        SWITCHES.name: [
+            ((event.replace(" ", "_"),), times) for event, times in context.counts.switches.items()
+        ],
         LINK_JOBS.name: links,
         LINK_SCORE.name: links,
     }

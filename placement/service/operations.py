@@ -25,7 +25,7 @@ from placement.service.context import ServiceContext
 from placement.service.decisions.dispatcher import Dispatcher, Placer
 from placement.service.decisions.explanation import explain_stopping
 from placement.service.decisions.job_scheduling import JobScheduling
-from placement.service.decisions.policy import ServicePolicy, decider_of, service_policy, shadow_of
+from placement.service.decisions.policy import ServicePolicy, service_policy, trial_of
 from placement.service.decisions.time_shifts import TimeShifts
 from placement.service.drift import IterationTiming
 from placement.service.embedded_gate import EmbeddedGate
@@ -96,11 +96,9 @@ class ServiceOperations:
         self._scoring = ThreadPoolExecutor(1, "score")
 
     def _dispatcher_of(self, policy: ServicePolicy) -> Dispatcher:
-        context, rules = self.context, self.context.rules
+        context = self.context
         if policy.moves_jobs:
-            return JobScheduling(
-                *(context, self._lifecycle, decider_of(rules), shadow_of(rules)), self._engine_jobs.requeue
-            )
+            return JobScheduling(context, self._lifecycle, trial_of(context), self._engine_jobs.requeue)
         return Placer(context, self._lifecycle, self._shifts)
 
     async def prepare(self) -> None:
@@ -160,6 +158,12 @@ class ServiceOperations:
     def decisions(self) -> pb.DecisionStatus | None:
         """The state of decisions about all jobs; None where jobs are placed one by one."""
         return self._dispatcher.status()
+
+    async def promote(self, back: bool) -> pb.DecisionStatus:
+        """Make the shadow the policy, or the former policy again. Raises `RequestError`."""
+        status = self._dispatcher.promote(back)
+        await self.context.store.committed()
+        return status
 
     def ratios(self) -> pb.RatiosReply:
         """The table of contention ratios in use. Raises `RequestError`: there is none."""

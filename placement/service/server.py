@@ -28,6 +28,7 @@ from placement.policies.catalogue import PLACEMENT_RULES
 from placement.policies.slot_pool import SlotPool, SlotRequest
 from placement.service.contention import ContentionState, table_named
 from placement.service.context import Clock, ServiceContext, ServiceRules
+from placement.service.decision_records import DecisionRecords
 from placement.service.decisions.policy import check_rules
 from placement.service.embedded_gate import SOCKET_OWNER as GATE_SOCKET_OWNER
 from placement.service.embedded_gate import VARIABLE as GATE_VARIABLE
@@ -153,6 +154,7 @@ async def running_service(
             *(recovered(store), store, Clock(), rules, saved_decisions(store)),
             contention=contention,
             epoch=store.next_epoch(),
+            records=DecisionRecords.saved(store, rules.policy, rules.shadow),
         )
         store.start(loop)
         service = ServiceOperations(context, _engine(configuration, tokens), configuration.gate)

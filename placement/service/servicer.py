@@ -278,6 +278,12 @@ class PlacementServicer(pb_grpc.PlacementServicer):
         return self._service.ratios()
 
     @answering
+    async def Promote(self, request: pb.PromoteRequest, caller: Caller) -> pb.DecisionStatus:
+        """See placement.proto."""
+        check_operator(caller, "Promote")
+        return await self._service.promote(request.back)
+
+    @answering
     async def Score(self, request: pb.ScoreRequest, caller: Caller) -> pb.ScoreReply:
         """See placement.proto."""
         check_count(request.job_ids, MOST_IDS, "job_ids")

@@ -79,7 +79,7 @@ LAYERS = {
     ),
     "placement.service": (
         *("protocol", "state", "ratio_table", "contention", "counts", "measured_speeds", "checkpoints"),
-        *("job_classes", "context", "lifecycle", "decisions"),
+        *("job_classes", "decision_records", "context", "lifecycle", "decisions"),
     ),
     "bench": (
         *("command_line", "plain_documents", "tables", "warm", "lab", "workloads", "compare", "hosts"),
@@ -125,6 +125,8 @@ LAYERS = {
         *(
             "comparison",
             "elastic_executor",
+            "start_cost",
+            "span_terms",
             "contention_table",
             "contention_service",
             "whole_jobs_service",

@@ -126,6 +126,12 @@ def _add_rules(rules: argparse._ArgumentGroup) -> None:
         help="ask this policy about every decision too, without effect (status shows how often it agrees)",
     )
     rules.add_argument(
+        "--promote",
+        choices=("confirm", "allow"),
+        help="when evidence favours the shadow: wait for mltcp-placement promote, or make it the policy "
+        "(default confirm); it is rolled back when the evidence turns",
+    )
+    rules.add_argument(
         "--lease",
         type=float,
         default=30.0,
@@ -352,6 +358,7 @@ def _rules(options: argparse.Namespace) -> ServiceRules:
         decision_limit_s=limit_s,
         shadow=options.shadow,
         classes=_classes(options),
+        promote=options.promote or "",
     )
 
 

@@ -1,4 +1,4 @@
-"""``mltcp-placement status``, ``servers`` and ``shifts``: the jobs, servers and time shifts of the service."""
+"""``mltcp-placement status``, ``servers``, ``promote`` and ``shifts``: jobs, servers, policy and time shifts."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ examples:
   mltcp-placement servers remove s3                        once no job runs there
 """
 
+_PROMOTE_EXAMPLES = """\
+examples:
+  mltcp-placement promote                    the shadow of serve --shadow decides, and the former policy is the shadow
+  mltcp-placement promote --back             the other way round
+"""
+
 _STATES = {"use": "IN_USE", "drain": "DRAINING", "unhealthy": "UNHEALTHY", "remove": "REMOVED"}
 
 _SHIFTS_EXAMPLES = """\
@@ -47,7 +53,7 @@ examples:
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``status``, ``servers`` and ``shifts`` to the commands."""
+    """Add ``status``, ``servers``, ``promote`` and ``shifts`` to the commands."""
     command = add_command(commands, "status", _status, _STATUS_EXAMPLES)
     command.add_argument("jobs", nargs="*", metavar="JOB", help="a job's id (default: all)")
     command.add_argument("--all", action="store_true", help="show ended and failed jobs too")
@@ -58,6 +64,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "names", nargs="+", metavar="NAME", help="a server, or a switch: all servers below it"
     )
     command.add_argument("--reason", default="", help="is shown by status")
+    add_connection(command)
+    command = add_command(commands, "promote", _promote, _PROMOTE_EXAMPLES)
+    command.add_argument("--back", action="store_true", help="make the policy of serve --policy decide again")
     add_connection(command)
     command = add_command(commands, "shifts", _shifts, _SHIFTS_EXAMPLES)
     command.add_argument("jobs", nargs="*", metavar="JOB", help="a job's id (default: all)")
@@ -117,7 +126,9 @@ def _print_decisions(reply: pb.StatusReply) -> None:
     """Print a line each about the decisions, the fallback, the shadow and the table."""
     found = reply.decisions
     rounds = f" in rounds of {found.round_ns / 1e9:g} s" if found.round_ns else ""
-    print(f"{reply.policy}: {found.made} decisions{rounds}")
+    print(f"{found.live}: {found.made} decisions{rounds}")
+    if found.switched:
+        print(one_line(found.switched))
     if found.fallback:
         times = sum(each.times for each in found.fallbacks)
         print(f"fallback {found.fallback}: {times} decisions{_reasons(found.fallbacks, found.last_fallback)}")
@@ -132,6 +143,7 @@ def _print_decisions(reply: pb.StatusReply) -> None:
             )
             + (f"; failed{_reasons(shadow.failures, shadow.last_failure)}" if shadow.failures else "")
         )
+        print(one_line(f"evidence: {shadow.evidence}"))
     if found.HasField("table"):
         table = found.table
         print(
@@ -193,6 +205,19 @@ def _servers(options: argparse.Namespace) -> int:
     else:
         text = _STATES[options.action].lower().replace("_", " ")
         print(f"{changed} server{'s' if changed != 1 else ''} {'is' if changed == 1 else 'are'} {text} now")
+    return 0
+
+
+def _promote(options: argparse.Namespace) -> int:
+    """Make the shadow the policy; returns the exit status."""
+    from placement.service.protocol.documents import document
+
+    with client_of(options) as client:
+        found = client.promote(options.back)
+    if options.json:
+        print_json(document(found))
+    else:
+        print(f"{found.live} decides now; shadow {found.shadow.policy}")
     return 0
 
 

@@ -79,7 +79,7 @@ class _Step:
             self._beat()
             self._torchrun = self._start(self._instruction)
             if self._asked:
-                self._torchrun.terminate()
+                self._launcher.ask_to_stop()
             self._watch(self._torchrun)
             return self._outcome(self._torchrun.wait())
 
@@ -91,6 +91,10 @@ class _Step:
             while all(key.fd != exited for key, _ in selector.select(records.BEAT_S)):
                 self._read_reports()
                 self._beat()
+                self._launcher.ask_again()
+                if self._asked and self._launcher.reports.all_ended:
+                    # It would wait for the torchruns of other nodes, which have been stopped as well.
+                    torchrun.kill()
         os.close(exited)
 
     def _outcome(self, status: int) -> int:
@@ -124,7 +128,7 @@ class _Step:
         if not self._asked:
             self._asked = True
             if self._torchrun is not None:
-                self._torchrun.terminate()
+                self._launcher.ask_to_stop()
 
     def _beat(self) -> None:
         now_s = time.monotonic()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 
 from mltcp.core.errors import UsageError, shown
@@ -155,6 +155,7 @@ class Decider:
 
     Attributes:
         scheduler: decides: alone, or where the policy fails.
+        policy: in a process of its own; None: the scheduler decides alone.
         failures: how often the scheduler decided in place of the policy, by reason.
         last_failure: the last reason, for people.
 
@@ -170,12 +171,12 @@ class Decider:
         self.scheduler = scheduler
         self.failures: Counter[FailureReason] = Counter()
         self.last_failure = ""
-        self._policy, self._limit_s = policy, limit_s
+        self.policy, self._limit_s = policy, limit_s
 
     @property
     def name(self) -> str:
         """The name of the policy."""
-        return self.scheduler.name if self._policy is None else self._policy.name
+        return self.scheduler.name if self.policy is None else self.policy.name
 
     @property
     def limit_ns(self) -> int:
@@ -192,10 +193,10 @@ class Decider:
         """
         if warm_up.jobs:
             decide_once(self.scheduler, warm_up.cluster, warm_up.now_ns, warm_up.jobs)
-        if self._policy is None:
+        if self.policy is None:
             return
         try:
-            await self._policy.start(warm_up)
+            await self.policy.start(warm_up)
         except PolicyFailure as failure:
             _log.error("%s: %s decides: %s", self.name, self.scheduler.name, one_line(str(failure)))
             self.last_failure = str(failure)
@@ -203,9 +204,9 @@ class Decider:
     async def decide(self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView]) -> Decided:
         """A decision. Raises MltcpError: none was made that can be carried out."""
         began_ns, instead = time.perf_counter_ns(), ""
-        if self._policy is not None:
+        if self.policy is not None:
             try:
-                answer = await self._policy.ask(DecisionRequest(cluster, now_ns, tuple(jobs)), self._limit_s)
+                answer = await self.policy.ask(DecisionRequest(cluster, now_ns, tuple(jobs)), self._limit_s)
                 check_assignment(cluster, jobs, answer.assignment)
                 return Decided(answer.assignment, self.name, time.perf_counter_ns() - began_ns)
             except PolicyFailure as failure:
@@ -220,8 +221,8 @@ class Decider:
 
     async def close(self) -> None:
         """End the process of the policy."""
-        if self._policy is not None:
-            await self._policy.close()
+        if self.policy is not None:
+            await self.policy.close()
 
 
 # ----------------------------------------------------------------------------------------------------------- shadows
@@ -231,6 +232,10 @@ SKIPPED = "busy"
 """The reason where it was still busy with the decision before."""
 
 _Places = dict[str, tuple[str, ...]]
+
+AnswerListener = Callable[
+    [int, DecisionRequest, Mapping[str, tuple[int, ...]], Mapping[str, tuple[int, ...]]], Awaitable[None]
+]
 
 
 @dataclass
@@ -268,12 +273,14 @@ class ShadowPolicy:
     Args:
         policy: decides.
         limit_s: the time that it has for a decision.
+        on_answer: called with the number of a decision, what it was about, the assignment that was made, and that of
+            the policy; the next decision is not asked about before it has returned.
     """
 
-    def __init__(self, policy: PolicyProcess, limit_s: float) -> None:
+    def __init__(self, policy: PolicyProcess, limit_s: float, on_answer: AnswerListener) -> None:
         self.counts = ShadowCounts()
         self.notes: dict[str, str] = {}
-        self._policy, self._limit_s = policy, limit_s
+        self._policy, self._limit_s, self._on_answer = policy, limit_s, on_answer
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -289,7 +296,12 @@ class ShadowPolicy:
             _log.error("shadow %s: %s", self.name, one_line(str(failure)))
 
     def watch(
-        self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], decided: Mapping[str, tuple[int, ...]]
+        self,
+        number: int,
+        cluster: Cluster,
+        now_ns: int,
+        jobs: Sequence[JobView],
+        decided: Mapping[str, tuple[int, ...]],
     ) -> None:
         """Ask about a decision that has been made; returns at once."""
         self.counts.asked += 1
@@ -297,7 +309,7 @@ class ShadowPolicy:
             self.counts.failures[SKIPPED] += 1
             return
         request = DecisionRequest(cluster, now_ns, tuple(jobs))
-        self._task = asyncio.get_running_loop().create_task(self._compare(request, dict(decided)))
+        self._task = asyncio.get_running_loop().create_task(self._compare(number, request, dict(decided)))
 
     async def close(self) -> None:
         """End its process."""
@@ -306,7 +318,9 @@ class ShadowPolicy:
             await asyncio.gather(self._task, return_exceptions=True)
         await self._policy.close()
 
-    async def _compare(self, request: DecisionRequest, decided: Mapping[str, tuple[int, ...]]) -> None:
+    async def _compare(
+        self, number: int, request: DecisionRequest, decided: Mapping[str, tuple[int, ...]]
+    ) -> None:
         counts = self.counts
         try:
             answer = await self._policy.ask(request, self._limit_s)
@@ -317,24 +331,27 @@ class ShadowPolicy:
             return
         counts.total_ns += answer.took_ns
         counts.longest_ns = max(counts.longest_ns, answer.took_ns)
-        would, did = _places(request.cluster, answer.assignment), _places(request.cluster, decided)
+        would, did = places_of(request.cluster, answer.assignment), places_of(request.cluster, decided)
         different = [job.name for job in request.jobs if would.get(job.name) != did.get(job.name)]
         self.notes = {
             job.name: self._note(would.get(job.name), job.name in different) for job in request.jobs
         }
         if not different:
             counts.agreed += 1
-            return
-        counts.differed += 1
-        first = different[0]
-        counts.last_difference = f"{first}: {_text(did.get(first))}, and not {_text(would.get(first))}"
-        counts.last_difference += f", and {len(different) - 1} more" if len(different) > 1 else ""
+        else:
+            counts.differed += 1
+            first = different[0]
+            counts.last_difference = (
+                f"{first}: {servers_text(did.get(first))}, and not {servers_text(would.get(first))}"
+            )
+            counts.last_difference += f", and {len(different) - 1} more" if len(different) > 1 else ""
+        await self._on_answer(number, request, decided, answer.assignment)
 
     def _note(self, would: tuple[str, ...] | None, differs: bool) -> str:
-        return f"{self.name} would have given it {_text(would)}" if differs else f"{self.name} agrees"
+        return f"{self.name} would have given it {servers_text(would)}" if differs else f"{self.name} agrees"
 
 
-def _places(cluster: Cluster, assignment: Mapping[str, tuple[int, ...]]) -> _Places:
+def places_of(cluster: Cluster, assignment: Mapping[str, tuple[int, ...]]) -> _Places:
     """The server of each GPU of each job; which GPUs of a server makes no difference."""
     return {
         job: tuple(sorted(cluster.servers[cluster.gpus[gpu][0]].name for gpu in gpus))
@@ -343,6 +360,7 @@ def _places(cluster: Cluster, assignment: Mapping[str, tuple[int, ...]]) -> _Pla
     }
 
 
-def _text(servers: tuple[str, ...] | None) -> str:
+def servers_text(servers: tuple[str, ...] | None) -> str:
+    """How many GPUs of each server, such as ``h0 x2 h1 x1``."""
     counts = Counter(servers or ())
     return " ".join(f"{server} x{count}" for server, count in counts.items()) or "nothing"

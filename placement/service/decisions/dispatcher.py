@@ -18,7 +18,7 @@ from placement.service.decisions.policy import ServicePolicy, check_policy, pars
 from placement.service.decisions.time_shifts import TimeShifts, request_for_job, solve
 from placement.service.lifecycle import JobLifecycle
 from placement.service.protocol import placement_pb2 as pb
-from placement.service.protocol.checks import RequestError, invalid
+from placement.service.protocol.checks import ErrorCode, RequestError, invalid
 from placement.service.state.job_record import JobRecord, ResourceClass, wrong_state
 
 
@@ -52,6 +52,12 @@ class Dispatcher(Protocol):
     def status(self) -> pb.DecisionStatus | None:
         """The state of decisions about all jobs; None where jobs are placed one by one."""
         return None
+
+    def promote(self, back: bool) -> pb.DecisionStatus:
+        """Make the shadow the policy, or the former policy again. Raises `RequestError`: that cannot be."""
+        raise RequestError(
+            ErrorCode.STATE, "back", "expected a service with a shadow (serve --shadow), got one without"
+        )
 
     async def close(self) -> None:
         """End its processes."""

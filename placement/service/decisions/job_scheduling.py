@@ -21,10 +21,11 @@ from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.one_line import one_line
 from placement.policies.schedulers.scheduler import JobView, stops_and_starts
 from placement.service.context import ServiceContext
-from placement.service.decisions.decider import Decided, Decider, ShadowPolicy
+from placement.service.decisions.decider import Decided
 from placement.service.decisions.dispatcher import Dispatcher
 from placement.service.decisions.explanation import deadline_text, explain_unplaced
 from placement.service.decisions.policy import status_of_decisions, warm_up_request
+from placement.service.decisions.policy_trial import PolicyTrial
 from placement.service.decisions.views import FOREVER_NS, ClusterView, cluster_view, job_view
 from placement.service.lifecycle import JobLifecycle
 from placement.service.protocol import placement_pb2 as pb
@@ -64,8 +65,7 @@ class JobScheduling(Dispatcher):
     Args:
         context: the service's state.
         lifecycle: changes the jobs.
-        decider: decides.
-        shadow: is asked about every decision, if there is one.
+        trial: has what decides.
         requeue: stops a job that runs; it is queued again when its processes have ended.
     """
 
@@ -73,12 +73,11 @@ class JobScheduling(Dispatcher):
         self,
         context: ServiceContext,
         lifecycle: JobLifecycle,
-        decider: Decider,
-        shadow: ShadowPolicy | None,
+        trial: PolicyTrial,
         requeue: Callable[[JobRecord, str], Awaitable[None]],
     ) -> None:
         self._context, self._registry, self._lifecycle = context, context.registry, lifecycle
-        self._decider, self._shadow, self._requeue = decider, shadow, requeue
+        self._trial, self._requeue = trial, requeue
         self._made = 0
         self._waiting: dict[str, str] = {}
         self._round_ns = round(context.rules.round_s * 1e9)
@@ -96,11 +95,9 @@ class JobScheduling(Dispatcher):
         for job in self._registry.unended.values():
             if not job.spec.elastic:
                 raise UsageError(
-                    f"--policy: expected one for job {job.id!r}, which is not elastic, got {self._decider.name}"
+                    f"--policy: expected one for job {job.id!r}, which is not elastic, got {self._trial.decider.name}"
                 )
-        await self._decider.start(warm_up_request(self._context))
-        if self._shadow is not None:
-            await self._shadow.start(warm_up_request(self._context))
+        await self._trial.start(warm_up_request(self._context))
 
     def capacity_changed(self, cause: str) -> None:
         """See `Dispatcher`: a decision is due."""
@@ -112,7 +109,7 @@ class JobScheduling(Dispatcher):
         raise RequestError(
             ErrorCode.STATE,
             "policy",
-            f"expected a service whose jobs are placed one by one, got {self._decider.name}, "
+            f"expected a service whose jobs are placed one by one, got {self._trial.decider.name}, "
             "which decides for all jobs",
         )
 
@@ -124,17 +121,20 @@ class JobScheduling(Dispatcher):
 
     def note(self, job: JobRecord) -> str:
         """See `Dispatcher`: the shadow's choice for the job."""
-        return "" if self._shadow is None or job.over else self._shadow.notes.get(job.id, "")
+        return "" if job.over else self._trial.note(job.id)
 
     def status(self) -> pb.DecisionStatus:
         """See `Dispatcher`."""
-        return status_of_decisions(self._context, self._decider, self._shadow, self._made)
+        return status_of_decisions(self._context, self._trial, self._made)
+
+    def promote(self, back: bool) -> pb.DecisionStatus:
+        """See `Dispatcher`."""
+        self._trial.change(back)
+        return self.status()
 
     async def close(self) -> None:
         """See `Dispatcher`."""
-        await self._decider.close()
-        if self._shadow is not None:
-            await self._shadow.close()
+        await self._trial.close()
 
     def _job_changed(self, before: JobRecord | None, job: JobRecord) -> None:
         if job.over and (before is None or not before.over):
@@ -162,10 +162,10 @@ class JobScheduling(Dispatcher):
             try:
                 await self._step()
             except MltcpError as error:
-                _log.error("%s: %s", self._decider.name, one_line(str(error)))
+                _log.error("%s: %s", self._trial.decider.name, one_line(str(error)))
                 self._context.counts.failed_decisions += 1
             except Exception:  # without this loop no job would ever be placed again
-                _log.exception("%s: no decision was made", self._decider.name)
+                _log.exception("%s: no decision was made", self._trial.decider.name)
                 self._context.counts.failed_decisions += 1
 
     async def _step(self) -> None:
@@ -205,7 +205,7 @@ class JobScheduling(Dispatcher):
             view = cluster_view(self._registry, jobs[0])
             if view is None:
                 continue
-            next_ns = self._decider.scheduler.next_ns(now_ns, self._views(jobs, view, now_ns))
+            next_ns = self._trial.decider.scheduler.next_ns(now_ns, self._views(jobs, view, now_ns))
             if next_ns is not None:
                 found.append(next_ns)
         return max(0.0, min(min(found) - now_ns, _LONGEST_NS) / 1e9) if found else None
@@ -240,17 +240,16 @@ class JobScheduling(Dispatcher):
                 self._waiting.update({job.id: _NO_SERVERS for job in jobs if job.state == pb.QUEUED})
                 continue
             views = self._views(jobs, view, now_ns)
-            decided = await self._decider.decide(view.cluster, now_ns, views)
+            decided = await self._trial.decider.decide(view.cluster, now_ns, views)
             self._made += 1
             self._context.counts.decided(decided.took_ns)
-            if self._shadow is not None:
-                self._shadow.watch(view.cluster, now_ns, views, decided.assignment)
             plan = _Plan(cause, {}, decided)
             # A policy in another process leaves time for changes. Where servers or places changed, it is asked again.
             if self._has_changed(jobs, view):
                 self.capacity_changed(f"{cause}, and the cluster changed during the decision")
                 self._decide_from_ns = 0
                 return
+            self._trial.decided(view.cluster, now_ns, views, decided, cause)
             shown = [
                 each for job in jobs if view.shows(each := self._registry.jobs[job.id]) and not each.over
             ]
@@ -312,7 +311,7 @@ class JobScheduling(Dispatcher):
         if job.state != pb.QUEUED or held.intersection(slots):
             return  # it was released or did not stop; the event that told so leads to another decision
         self._waiting.pop(job_id, None)
-        lease_ns = self._decider.scheduler.lease_ns
+        lease_ns = self._trial.decider.scheduler.lease_ns
         self._lease_ends[job_id] = FOREVER_NS if lease_ns is None else now_ns + lease_ns
         placed = self._lifecycle.place(job, plan.decided.by, slots)
         self._queued_ns.pop(job_id, None)

@@ -22,6 +22,7 @@ from placement.service.contention import table_named
 from placement.service.context import ServiceContext, ServiceRules
 from placement.service.decisions.decider import Decider, ShadowPolicy, decides_in_rounds, in_rounds
 from placement.service.decisions.policy_process import DecisionRequest, PolicyProcess
+from placement.service.decisions.policy_trial import PolicyTrial
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import invalid
 
@@ -153,6 +154,8 @@ def check_rules(rules: ServiceRules) -> None:
     """
     table = table_named(rules.table) if rules.table else None
     whole = decides_for_all(rules.policy)
+    if rules.promote and not rules.shadow:
+        raise UsageError(f"--promote: expected --shadow with it, got {rules.promote} alone")
     for name, value in (
         ("--round", rules.round_s),
         ("--fallback", rules.fallback),
@@ -222,12 +225,17 @@ def decider_of(rules: ServiceRules) -> Decider:
     return Decider(fallback, process, rules.decision_limit_s)
 
 
-def shadow_of(rules: ServiceRules) -> ShadowPolicy | None:
-    """The shadow of a service, if it has one."""
+def trial_of(context: ServiceContext) -> PolicyTrial:
+    """The policy of a service, with its shadow, if it has one.
+
+    Raises:
+        UsageError: the policy cannot be loaded, and there is no fallback.
+    """
+    rules, decider = context.rules, decider_of(context.rules)
     if not rules.shadow:
-        return None
-    process = _process(rules.shadow, round(rules.round_s * 1e9))
-    return ShadowPolicy(process, rules.decision_limit_s)
+        return PolicyTrial(context, decider, None, None)
+    processes = (_process(name, round(rules.round_s * 1e9)) for name in (rules.shadow, rules.policy))
+    return PolicyTrial(context, decider, *processes)
 
 
 def warm_up_request(context: ServiceContext) -> DecisionRequest:
@@ -245,11 +253,9 @@ def warm_up_request(context: ServiceContext) -> DecisionRequest:
     return DecisionRequest(Cluster(nodes, (Switch("root"),)), now_ns, jobs)
 
 
-def status_of_decisions(
-    context: ServiceContext, decider: Decider, shadow: ShadowPolicy | None, made: int
-) -> pb.DecisionStatus:
+def status_of_decisions(context: ServiceContext, trial: PolicyTrial, made: int) -> pb.DecisionStatus:
     """The status message of decisions, of which so many were made."""
-    rules = context.rules
+    rules, decider, shadow = context.rules, trial.decider, trial.shadow
     message = pb.DecisionStatus(made=made, round_ns=round(rules.round_s * 1e9), fallback=rules.fallback)
     if decider.limit_ns:
         message.limit_ns = decider.limit_ns
@@ -258,6 +264,7 @@ def status_of_decisions(
         message.last_fallback = decider.last_failure
     if shadow is not None:
         message.shadow.CopyFrom(_status_of_shadow(shadow))
+    trial.fill(message)
     if context.contention is not None:
         message.table.CopyFrom(context.contention.message())
     return message

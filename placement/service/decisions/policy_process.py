@@ -108,6 +108,7 @@ class PolicyProcess:
         self._starting: asyncio.Task[None] | None = None
         self._load_failure: PolicyFailure | None = None
         self._asking = asyncio.Lock()
+        self._begun = False
 
     async def start(self, warm_up: DecisionRequest) -> None:
         """Start the process, and wait until the policy is ready.
@@ -118,6 +119,7 @@ class PolicyProcess:
         Raises:
             PolicyFailure: the policy could not be loaded.
         """
+        self._begun = True
         self._warm_up = warm_up if self._warms_up and warm_up.jobs else None
         await self._start()
         if self._load_failure is not None:
@@ -146,6 +148,11 @@ class PolicyProcess:
                 self._replace(process)  # its answer would be taken for that of the next request
                 raise
         return _answer_of(document)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether `start` has been called, and it has not been closed."""
+        return self._begun
 
     async def close(self) -> None:
         """End the process."""

@@ -355,7 +355,7 @@ class StatusReply(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobStatus, _Mapping]]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., policy: _Optional[str] = ..., lease_ns: _Optional[int] = ..., version: _Optional[str] = ..., next_page_token: _Optional[str] = ..., decisions: _Optional[_Union[DecisionStatus, _Mapping]] = ..., refusal: _Optional[str] = ...) -> None: ...
 
 class DecisionStatus(_message.Message):
-    __slots__ = ("made", "round_ns", "fallback", "limit_ns", "fallbacks", "last_fallback", "shadow", "table")
+    __slots__ = ("made", "round_ns", "fallback", "limit_ns", "fallbacks", "last_fallback", "shadow", "table", "live", "switched")
     MADE_FIELD_NUMBER: _ClassVar[int]
     ROUND_NS_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
@@ -364,6 +364,8 @@ class DecisionStatus(_message.Message):
     LAST_FALLBACK_FIELD_NUMBER: _ClassVar[int]
     SHADOW_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    SWITCHED_FIELD_NUMBER: _ClassVar[int]
     made: int
     round_ns: int
     fallback: str
@@ -372,7 +374,15 @@ class DecisionStatus(_message.Message):
     last_fallback: str
     shadow: ShadowStatus
     table: RatioTableStatus
-    def __init__(self, made: _Optional[int] = ..., round_ns: _Optional[int] = ..., fallback: _Optional[str] = ..., limit_ns: _Optional[int] = ..., fallbacks: _Optional[_Iterable[_Union[ReasonCount, _Mapping]]] = ..., last_fallback: _Optional[str] = ..., shadow: _Optional[_Union[ShadowStatus, _Mapping]] = ..., table: _Optional[_Union[RatioTableStatus, _Mapping]] = ...) -> None: ...
+    live: str
+    switched: str
+    def __init__(self, made: _Optional[int] = ..., round_ns: _Optional[int] = ..., fallback: _Optional[str] = ..., limit_ns: _Optional[int] = ..., fallbacks: _Optional[_Iterable[_Union[ReasonCount, _Mapping]]] = ..., last_fallback: _Optional[str] = ..., shadow: _Optional[_Union[ShadowStatus, _Mapping]] = ..., table: _Optional[_Union[RatioTableStatus, _Mapping]] = ..., live: _Optional[str] = ..., switched: _Optional[str] = ...) -> None: ...
+
+class PromoteRequest(_message.Message):
+    __slots__ = ("back",)
+    BACK_FIELD_NUMBER: _ClassVar[int]
+    back: bool
+    def __init__(self, back: _Optional[bool] = ...) -> None: ...
 
 class ReasonCount(_message.Message):
     __slots__ = ("reason", "times")
@@ -383,7 +393,7 @@ class ReasonCount(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., times: _Optional[int] = ...) -> None: ...
 
 class ShadowStatus(_message.Message):
-    __slots__ = ("policy", "asked", "agreed", "differed", "failures", "mean_ns", "longest_ns", "last_difference", "last_failure")
+    __slots__ = ("policy", "asked", "agreed", "differed", "failures", "mean_ns", "longest_ns", "last_difference", "last_failure", "evidence", "weighed", "blocks", "difference", "half")
     POLICY_FIELD_NUMBER: _ClassVar[int]
     ASKED_FIELD_NUMBER: _ClassVar[int]
     AGREED_FIELD_NUMBER: _ClassVar[int]
@@ -393,6 +403,11 @@ class ShadowStatus(_message.Message):
     LONGEST_NS_FIELD_NUMBER: _ClassVar[int]
     LAST_DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
     LAST_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHED_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
+    HALF_FIELD_NUMBER: _ClassVar[int]
     policy: str
     asked: int
     agreed: int
@@ -402,7 +417,12 @@ class ShadowStatus(_message.Message):
     longest_ns: int
     last_difference: str
     last_failure: str
-    def __init__(self, policy: _Optional[str] = ..., asked: _Optional[int] = ..., agreed: _Optional[int] = ..., differed: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[ReasonCount, _Mapping]]] = ..., mean_ns: _Optional[int] = ..., longest_ns: _Optional[int] = ..., last_difference: _Optional[str] = ..., last_failure: _Optional[str] = ...) -> None: ...
+    evidence: str
+    weighed: int
+    blocks: int
+    difference: float
+    half: float
+    def __init__(self, policy: _Optional[str] = ..., asked: _Optional[int] = ..., agreed: _Optional[int] = ..., differed: _Optional[int] = ..., failures: _Optional[_Iterable[_Union[ReasonCount, _Mapping]]] = ..., mean_ns: _Optional[int] = ..., longest_ns: _Optional[int] = ..., last_difference: _Optional[str] = ..., last_failure: _Optional[str] = ..., evidence: _Optional[str] = ..., weighed: _Optional[int] = ..., blocks: _Optional[int] = ..., difference: _Optional[float] = ..., half: _Optional[float] = ...) -> None: ...
 
 class RatioTableStatus(_message.Message):
     __slots__ = ("name", "observed", "clamped", "refused", "ambiguous", "cells", "last_refused")

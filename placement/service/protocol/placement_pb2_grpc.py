@@ -84,6 +84,11 @@ class PlacementStub:
                 request_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.RatiosRequest.SerializeToString,
                 response_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.RatiosReply.FromString,
                 _registered_method=True)
+        self.Promote = channel.unary_unary(
+                '/mltcp.placement.v1.Placement/Promote',
+                request_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.PromoteRequest.SerializeToString,
+                response_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.DecisionStatus.FromString,
+                _registered_method=True)
         self.Score = channel.unary_unary(
                 '/mltcp.placement.v1.Placement/Score',
                 request_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.ScoreRequest.SerializeToString,
@@ -194,6 +199,14 @@ class PlacementServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Promote(self, request, context):
+        """Makes the shadow of a service the policy that decides for all jobs, or with `back` the policy that it was started with;
+        the other one is the shadow then. It stays so when the service is restarted with the same policies.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Score(self, request, context):
         """Computes the compatibility score of jobs on one link, and the rotations that reach it.
         """
@@ -297,6 +310,11 @@ def add_PlacementServicer_to_server(servicer, server):
                     servicer.Ratios,
                     request_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.RatiosRequest.FromString,
                     response_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.RatiosReply.SerializeToString,
+            ),
+            'Promote': grpc.unary_unary_rpc_method_handler(
+                    servicer.Promote,
+                    request_deserializer=placement_dot_service_dot_protocol_dot_placement__pb2.PromoteRequest.FromString,
+                    response_serializer=placement_dot_service_dot_protocol_dot_placement__pb2.DecisionStatus.SerializeToString,
             ),
             'Score': grpc.unary_unary_rpc_method_handler(
                     servicer.Score,
@@ -604,6 +622,33 @@ class Placement:
             '/mltcp.placement.v1.Placement/Ratios',
             placement_dot_service_dot_protocol_dot_placement__pb2.RatiosRequest.SerializeToString,
             placement_dot_service_dot_protocol_dot_placement__pb2.RatiosReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Promote(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mltcp.placement.v1.Placement/Promote',
+            placement_dot_service_dot_protocol_dot_placement__pb2.PromoteRequest.SerializeToString,
+            placement_dot_service_dot_protocol_dot_placement__pb2.DecisionStatus.FromString,
             options,
             channel_credentials,
             insecure,

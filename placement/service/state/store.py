@@ -24,7 +24,7 @@ from mltcp.core.errors import MltcpError
 from mltcp.core.one_line import one_line
 from placement.service.state.database_files import DatabaseFiles
 
-VERSION = 7
+VERSION = 8
 
 RESERVE_BYTES = 64 << 20
 """What is to be free on the disk for new jobs to be accepted; a tenth of a disk that is smaller than ten times that."""
@@ -61,6 +61,22 @@ CREATE TABLE ratios (
 );
 """
 
+_RECORDS = """
+CREATE TABLE records (
+    number INTEGER PRIMARY KEY,
+    at_ns INTEGER NOT NULL,
+    policy TEXT NOT NULL,
+    shadow TEXT NOT NULL,
+    event TEXT NOT NULL,
+    message TEXT NOT NULL,
+    would TEXT,
+    difference REAL,
+    late INTEGER,
+    expected_s REAL,
+    advanced_s REAL
+);
+"""
+
 _SCHEMA = f"""
 CREATE TABLE servers (
     number INTEGER PRIMARY KEY,
@@ -91,11 +107,11 @@ CREATE TABLE jobs (
     speed BLOB
 );
 CREATE TABLE decisions (job INTEGER PRIMARY KEY, message BLOB NOT NULL);
-{_RATIOS}{_IDENTITIES}"""
+{_RATIOS}{_IDENTITIES}{_RECORDS}"""
 
-_FROM_6 = """
+_FROM_6 = f"""
 ALTER TABLE jobs ADD COLUMN speed BLOB;
-"""
+{_RECORDS}"""
 
 _FROM_5 = f"{_IDENTITIES}{_FROM_6}"
 
@@ -115,7 +131,7 @@ ALTER TABLE jobs ADD COLUMN done INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0;
 {_FROM_2}"""
 
-_EXTENSIONS = {1: _FROM_1, 2: _FROM_2, 3: _FROM_3, 4: _FROM_4, 5: _FROM_5, 6: _FROM_6}
+_EXTENSIONS = {1: _FROM_1, 2: _FROM_2, 3: _FROM_3, 4: _FROM_4, 5: _FROM_5, 6: _FROM_6, 7: _RECORDS}
 """The statements that extend the database of an earlier version to the present one."""
 
 _log = logging.getLogger("mltcp.placement")

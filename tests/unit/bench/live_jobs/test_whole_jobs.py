@@ -10,6 +10,8 @@ from bench.cli import main as cli
 from bench.cli.compare_jobs import is_whole_jobs
 from bench.lab.two_tier import TwoTier
 from bench.live_jobs.comparison import write_results
+from bench.live_jobs.span_terms import SpanTerms, span_terms
+from bench.live_jobs.start_cost import MeasuredCosts, parse_costs
 from bench.live_jobs.whole_jobs import (
     BATCH,
     STEP_NS,
@@ -20,18 +22,18 @@ from bench.live_jobs.whole_jobs import (
     compared,
     document,
     outcomes,
-    parse_start_cost,
 )
 from mltcp.core.errors import UsageError
 from placement.experiments.run_journal import kept_runs
 from placement.model.throughput import RingAllReduce
+from placement.simulator.rates.outcome import Span
 from placement.simulator.rates.run import StartCost
 from placement.traces.deadlines import WORKLOADS, DeadlineJob, DeadlineTrace, DrsMix, read
 
 S = 10**9
 SHAPE = TwoTier(4, 1, 4, oversubscription=Fraction(1))
 SCALE = LabScale(SHAPE, Fraction(400))
-COST = StartCost(3 * S, S, first=True)
+COST = MeasuredCosts(StartCost(3 * S, S, first=True))
 
 
 def plan(*policies, seed=3, jobs=12):
@@ -90,7 +92,7 @@ def test_a_start_holds_its_gpus_for_its_cost():
 
 
 def test_the_cost_is_read_from_a_measurement_or_a_number(tmp_path):
-    assert parse_start_cost("6.5") == StartCost(6_500_000_000, 0, first=True)
+    assert parse_costs("6.5") == MeasuredCosts(StartCost(6_500_000_000, 0, first=True))
     file = tmp_path / "cost.json"
     rows = [
         {"case": "samples", "restarts": 3},
@@ -98,7 +100,7 @@ def test_the_cost_is_read_from_a_measurement_or_a_number(tmp_path):
     ]
     rows += [{"ranks": ranks, "start_s": 2.0 + ranks, "end_s": 0.5} for ranks in (1, 2, 4)]
     file.write_text(json.dumps({"benchmark": "restart", "results": rows}))
-    assert parse_start_cost(str(file)) == StartCost(2_500_000_000, 1_000_000_000, first=True)
+    assert parse_costs(str(file)) == MeasuredCosts(StartCost(2_500_000_000, 1_000_000_000, first=True))
     for content, text in (
         ("{", f"--restart-cost: {file}: Expecting property name"),
         *(
@@ -117,12 +119,12 @@ def test_the_cost_is_read_from_a_measurement_or_a_number(tmp_path):
     ):
         file.write_text(content)
         with pytest.raises(UsageError) as error:
-            parse_start_cost(str(file))
+            parse_costs(str(file))
         assert str(error.value).startswith(text)
     with pytest.raises(
         UsageError, match=r"expected seconds, or the file of mltcp-bench cost restart -o, got '?-1"
     ):
-        parse_start_cost("-1")
+        parse_costs("-1")
 
 
 @pytest.mark.parametrize("policy", ["drs", "elastic-mh"])
@@ -188,3 +190,62 @@ def test_arguments_that_would_make_no_difference_are_refused(tmp_path, capsys, a
     table.write_text("job_id,arrival_s,workload,alpha\na,0,ResNet-50,1\n")
     assert cli.main(["compare", "--trace", str(table), argument]) == 2
     assert f"compare jobs: unrecognized arguments: {argument}" in capsys.readouterr().err
+
+
+def journal(begin_s, ranks, steps_s, samples):
+    """The journal of a run that spawned for 1 s, imported for 2, met for 0.5 and built for 0.25."""
+    at = {"process": 1.0, "imported": 3.0, "rendezvous": 3.5, "resumed": 3.75}
+    lines = [{"event": name, "monotonic_ns": round((begin_s + s) * S)} for name, s in at.items()]
+    lines[-1]["samples_done"] = samples[0]
+    written_s = begin_s + 3.75 + steps_s + 0.125
+    fields = {"write_s": 0.125, "samples_done": samples[1], "ranks": ranks}
+    return [*lines, {"event": "checkpoint", "monotonic_ns": round(written_s * S), **fields}]
+
+
+def test_the_terms_of_a_span_are_read_from_the_journal_and_add_up_to_it():
+    spans = (Span("a", (0, 4), 10 * S, 20 * S), Span("a", (0,), 30 * S, 42 * S), Span("b", (1,), 0, 5 * S))
+    journals = {
+        "a": [*journal(110, 2, 5.0, (0, 40)), *journal(130, 1, 6.0, (40, 60))],
+        "b": journal(100, 1, 9.0, (0, 4))[:2],
+    }
+    first, second, cut = span_terms(spans, 4, 100 * S, journals.__getitem__)
+    expected = {
+        "spawn_ns": S,
+        "import_ns": 2 * S,
+        "rendezvous_ns": S // 2,
+        "build_ns": S // 4,
+        "write_ns": S // 8,
+    }
+    assert first == SpanTerms("a", 2, 2, 40, **expected, steps_ns=5 * S, end_ns=9 * S // 8)
+    assert second == SpanTerms("a", 1, 1, 20, **expected, steps_ns=6 * S, end_ns=17 * S // 8)
+    assert cut == SpanTerms("b", 1, 1, 0, spawn_ns=S, lost_ns=4 * S)
+    for span, terms in zip(spans, (first, second, cut), strict=True):
+        assert terms.overhead_ns + terms.steps_ns == span.end_ns - span.start_ns
+
+
+@pytest.mark.parametrize("policy", ["drs", "elastic-mh"])
+def test_a_prediction_with_the_costs_of_a_run_is_that_run(tmp_path, policy):
+    """A run whose starts cost twice as much and whose steps take 1.25 times as long as was predicted."""
+    planned = plan(policy)
+    truth = MeasuredCosts(StartCost(6 * S, 2 * S, first=True), Fraction(5, 4))
+    happened = planned.predicted(policy, truth)
+    terms = []
+    for span in happened.spans:
+        nodes = len({gpu // 4 for gpu in span.gpus})
+        steps_ns = span.end_ns - span.start_ns - span.hold_ns
+        at_pace = SpanTerms(span.job, len(span.gpus), nodes, samples=1)
+        samples = round(steps_ns / planned.step_ns(at_pace) / truth.pace)
+        terms.append(replace(at_pace, samples=samples, build_ns=span.hold_ns, steps_ns=steps_ns))
+    found = compared(planned, LiveRun(planned.key(policy), policy, happened.spans, (), (), tuple(terms)))
+    assert float(found.costs.pace) == pytest.approx(1.25, rel=5e-3)
+    assert found.costs.start.hold_ns(4, 0) == pytest.approx(14 * S, rel=1e-6)
+    measured, predicted = (sum(each[side] for each in found.mean_terms.values()) for side in (0, 1))
+    assert measured == pytest.approx(found.measured.mean_completion_s)
+    assert predicted == pytest.approx(found.predicted.mean_completion_s)
+    assert found.afterwards.mean_completion_s == pytest.approx(found.measured.mean_completion_s, rel=0.02)
+    file = tmp_path / "jobs.json"
+    file.write_text(json.dumps(document("drs", planned, [found])))
+    assert parse_costs(str(file)).document() == pytest.approx(found.costs.document())
+    file.write_text('{"measured": {"start_fixed_s": 1, "start_per_gpu_s": 1, "pace": 0}}')
+    with pytest.raises(UsageError, match="expected a result of"):
+        parse_costs(str(file))

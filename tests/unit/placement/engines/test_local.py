@@ -495,3 +495,87 @@ def test_closing_twice_is_no_error(tmp_path):
     engine.close()
     engine.close()
     assert engine.poll() == []
+
+
+# -- stops at any moment -----------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_is_stopped_before_its_launchers_have_begun_starts_nothing(engine):
+    sleep = Sleep()
+    handle = engine.start(EngineJob("j", shell(f"exec {sleep.command}"), 2), BOTH)
+    engine.stop("j", PATIENCE_S)
+    assert end_of(engine, "j") == JobStopped("j")
+    assert sleep.pids() == []
+    assert [(engine.logs_of(handle) / f"launcher-{number}.log").read_text() for number in (0, 1)] == ["", ""]
+
+
+def torchrun_of(handle, number):
+    """The torchrun of the number-th host of a job, and its launcher."""
+    guard = json.loads(handle.reference)["processes"][number][0]
+
+    def found():
+        below = list(processes.descendants(guard))
+        runs = [pid for pid in below if b"torch.distributed.run" in read(Path(f"/proc/{pid}/cmdline"))]
+        return runs and (runs[0], processes.parent_of(runs[0]))
+
+    return eventually(found)
+
+
+LOSES_ONE = """
+import signal, sys
+
+if "torch.distributed.run" in sys.orig_argv:
+    register = signal.signal
+
+    def losing(number, handler):
+        if number != signal.SIGTERM or not callable(handler):
+            return register(number, handler)
+        lost = []
+
+        class Finalized:
+            def __del__(self):
+                handler(number, None)
+
+        def handle(number, frame):
+            if lost:
+                handler(number, frame)
+            lost.append(number)
+            if len(lost) == 1:
+                Finalized()
+
+        return register(number, handle)
+
+    signal.signal = losing
+"""
+"""A sitecustomize.py of a torchrun whose first SIGTERM comes in a finalizer, where exceptions are ignored."""
+
+
+def test_a_stop_that_torchrun_loses_is_asked_again(engine, tmp_path):
+    sleep = Sleep()
+    (tmp_path / "sitecustomize.py").write_text(LOSES_ONE)
+    text = f"trap 'echo once; exit 0' TERM; {sleep.command} & wait"
+    job = EngineJob("j", shell(text), 1, {"PYTHONPATH": os.fspath(tmp_path)})
+    handle = engine.start(job, [HostShare("a", (0,))])
+    sleep.await_running(1)
+    engine.stop("j", PATIENCE_S)
+    assert end_of(engine, "j") == JobStopped("j", orderly=True)
+    logs = engine.logs_of(handle)
+    assert (logs / "rank-0.log").read_text() == "once\n"
+    assert "Exception ignored in" in (logs / "node-0.log").read_text()
+
+
+def test_a_torchrun_that_waits_for_a_host_that_was_stopped_before_it_is_ended(engine, tmp_path):
+    """The ranks of both hosts end when one is asked, before the launcher of the other host can ask its own."""
+    text = f"cd {tmp_path}; touch $RANK; [ $RANK = 1 ] && trap 'touch go; exit 0' TERM; "
+    text += "while [ ! -e go ]; do sleep 0.05; done"
+    handle = engine.start(EngineJob("j", shell(text), 2), BOTH)
+    eventually(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
+    guard = json.loads(handle.reference)["processes"][0][0]
+    commands = {pid: read(Path(f"/proc/{pid}/cmdline")) for pid in processes.descendants(guard)}
+    torchrun = next(pid for pid, command in commands.items() if b"torch.distributed.run\0" in command)
+    launcher = processes.parent_of(torchrun)
+    os.kill(launcher, signal.SIGSTOP)
+    engine.stop("j", PATIENCE_S)
+    eventually(lambda: not list(processes.descendants(torchrun)))
+    os.kill(launcher, signal.SIGCONT)
+    assert end_of(engine, "j") == JobStopped("j", orderly=True)

@@ -80,6 +80,7 @@ def placed(client, job_id):
 
 
 _TAKEN_BACK = {
+    7: "DROP TABLE records;",
     6: "ALTER TABLE jobs DROP COLUMN speed;",
     5: "DROP TABLE identities;",
     4: "DROP TABLE ratios;",

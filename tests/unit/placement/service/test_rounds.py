@@ -85,7 +85,7 @@ def test_where_the_policy_hangs_the_rule_decides_and_a_shadow_is_compared(tmp_pa
             "expected a decision within 0.2 s" in decisions.last_fallback
             or "started" in decisions.last_fallback
         )
-        assert client.explain("a").summary.endswith("idle would have given it nothing")
+        assert "idle would have given it nothing" in client.explain("a").summary
         monkeypatch.setenv("MLTCP_PLACEMENT", address)
         assert main(["status"]) == 0
         shown = capsys.readouterr().out

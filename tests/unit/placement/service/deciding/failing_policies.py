@@ -60,3 +60,20 @@ def printing():
 
 def idle():
     return Answering(lambda cluster, jobs: {})
+
+
+def _one_job(chosen):
+    def answer(cluster, jobs):
+        return {chosen(jobs, key=lambda job: job.iterations_left).name: (0,)} if jobs else {}
+
+    return Answering(answer)
+
+
+def longest_first():
+    """Gives the first slot to the job with the most work left; where the file of $TURNED exists, with the least."""
+    return _one_job(lambda jobs, key: (min if os.path.exists(os.environ["TURNED"]) else max)(jobs, key=key))
+
+
+def shortest_first():
+    """The other way round."""
+    return _one_job(lambda jobs, key: (max if os.path.exists(os.environ["TURNED"]) else min)(jobs, key=key))
