@@ -12,8 +12,8 @@ from placement.cassini.drift import THRESHOLD
 from placement.model.throughput_table import Combination
 from placement.service.contention import ContentionState
 from placement.service.counts import ServiceCounts
-from placement.service.job_classes import ClassRules, class_note
 from placement.service.decision_records import DecisionRecords
+from placement.service.job_classes import ClassRules, class_note
 from placement.service.measured_speeds import MeasuredSpeeds
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError
