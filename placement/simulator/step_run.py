@@ -21,7 +21,7 @@ from placement.simulator.network.steps.build import build
 from placement.simulator.network.steps.changes import changed, take_off, with_hops, with_levels
 from placement.simulator.network.steps.iterations import ACTIVE, UNFINISHED, begin_iteration
 from placement.simulator.network.steps.loop import TO_END, advance, list_active
-from placement.simulator.network.steps.records import StepState
+from placement.simulator.network.steps.records import HOP, StepState
 from placement.simulator.network.topology import Network
 from placement.simulator.network.traffic import NetworkJob, Traffic
 
@@ -186,7 +186,7 @@ class StepRun:
                 raise UsageError(f"job {number}: {name}: expected at most {most}, got {wanted}")
         if self._hops[number][1] < len(own.hops):
             self._hops[number] = len(self._state.hops), len(own.hops)
-            self._state = with_hops(self._state, len(own.hops))
+            self._state = with_hops(self._state, np.zeros(len(own.hops), HOP))
         hop, state = self._hops[number][0], self._state
         own.flows["law"] = self._law_numbers(own.laws)[own.flows["law"]]
         own.flows["first_hop"] += hop

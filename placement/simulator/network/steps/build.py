@@ -15,8 +15,6 @@ from placement.simulator.exact.event_heap import NEVER, empty
 from placement.simulator.network.laws.network_law import NetworkLaw
 from placement.simulator.network.laws.sending import prepare
 from placement.simulator.network.steps.records import (
-    CACHE_LINE,
-    FEWEST,
     FLOW,
     HISTORY,
     HOP,
@@ -27,12 +25,12 @@ from placement.simulator.network.steps.records import (
     MET,
     STEP,
     StepState,
-    records_of,
 )
 from placement.simulator.network.topology import CLASSES, Network
 from placement.simulator.network.traffic import NetworkJob, RemainingClass, Routes, followers
 
 _MOST_ITERATIONS = 50_000_000
+_CACHE_LINE = 64
 _BPS = 1.25e-10  # bytes a nanosecond
 _THRESHOLDS = (
     ("lowest", "marking", "lowest_bytes"),
@@ -90,7 +88,7 @@ def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: in
         levels,
         _class_bounds(jobs),
         # Not a power of 2 apart: the flows' present places would share a few sets of the cache.
-        np.zeros((len(flows), HISTORY + CACHE_LINE // MET.itemsize), MET),
+        np.zeros((len(flows), HISTORY + _CACHE_LINE // MET.itemsize), MET),
         np.zeros(len(flows), np.uint32),
         np.zeros(len(network.links), np.uint32),
         np.zeros(depth + 1, np.int64),
@@ -108,7 +106,7 @@ def _links(network: Network) -> Any:
     with_classes = [number for number, link in enumerate(network.links) if link.classes is not None]
     ports = [*range(len(network.links)), *(number for number in with_classes for _ in range(CLASSES))]
     links = [network.links[number] for number in ports]
-    records = records_of(len(links), LINK)
+    records = np.zeros(len(links), LINK)
     records["port"] = ports
     records["capacity"] = records["rate"] = [link.rate_bps * _BPS for link in links]
     records["buffer"] = [link.buffer_bytes for link in links]
@@ -174,16 +172,15 @@ def _flows(
     laws: dict[NetworkLaw, int],
     seed: int,
 ) -> tuple[Any, Any]:
-    records = records_of(len(connections), FLOW)
-    hops = records_of(sum(len(way) - 1 for way in connections.values()), HOP)
+    records = np.zeros(len(connections), FLOW)
+    hops = np.zeros(sum(len(way) - 1 for way in connections.values()), HOP)
     first = 0
     for number, (key, way) in enumerate(connections.items()):
         record, job = records[number], jobs[key[0]]
         record["law"], record["job"], record["first_hop"] = laws[job.law_of(key[1])], key[0], first
         record["traffic_class"] = 0 if isinstance(job.traffic_class, RemainingClass) else job.traffic_class
         record["head"] = record["tail"] = record["iteration"] = record["tail_hop"] = -1
-        record["began"], record["unmarked"], record["memory"] = NEVER, 1.0, FEWEST - 1
-        record["together"] = 1
+        record["began"], record["unmarked"], record["together"] = NEVER, 1.0, 1
         record["random"] = _random_state(seed, job.name, key[1:])
         hops[first : first + len(way) - 1]["flow"] = number
         set_way(network, queues, record, hops[first : first + len(way) - 1], way)

@@ -16,7 +16,7 @@ from placement.simulator.network.laws.sending import begin_sending
 from placement.simulator.network.steps.build import flow_ways, levels_of, set_way
 from placement.simulator.network.steps.iterations import ACTIVE, CHANGED, LEAVES, NOW, activate
 from placement.simulator.network.steps.loop import list_active
-from placement.simulator.network.steps.records import HOP, StepState, records_of
+from placement.simulator.network.steps.records import HOP, StepState
 from placement.simulator.network.topology import Network
 
 _RESIDUE = 1.0
@@ -57,20 +57,18 @@ def _rerouted(state: StepState, network: Network, number: int, way: tuple[int, .
     flow = state.flows[number]
     if len(way) - 1 > flow["hops"]:
         flow["first_hop"] = len(state.hops)
-        state = with_hops(state, len(way) - 1)
+        state = with_hops(state, np.zeros(len(way) - 1, HOP))
     hops = state.hops[flow["first_hop"] : flow["first_hop"] + len(way) - 1]
     hops["flow"] = number
     set_way(network, state.links, flow, hops, way)
     return state
 
 
-def with_hops(state: StepState, count: int) -> StepState:
-    """The state with so many more hops behind the others."""
-    active = np.zeros(count + len(state.hops), np.uint32)
+def with_hops(state: StepState, more: np.ndarray) -> StepState:
+    """The state with more hops behind the others."""
+    active = np.zeros(len(state.hops) + len(more), np.uint32)
     active[: len(state.active_hops)] = state.active_hops
-    hops = records_of(count + len(state.hops), HOP)
-    hops[: len(state.hops)] = state.hops
-    return state._replace(hops=hops, active_hops=active)
+    return state._replace(hops=np.concatenate([state.hops, more]), active_hops=active)
 
 
 def with_levels(state: StepState, links: int) -> StepState:

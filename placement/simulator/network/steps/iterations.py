@@ -116,7 +116,7 @@ def _begin_message(state: StepState, flow: Record, m: int, at: int) -> None:
     if flow.has_class:
         _choose_class(state, flow)
     flow.head = m
-    flow.left, flow.most = state.messages[m].size, state.messages[m].most
+    flow.left = state.messages[m].size
     flow.began = at
 
 

@@ -26,7 +26,7 @@ from placement.simulator.network.steps.iterations import (
     finish_message,
     handle_events,
 )
-from placement.simulator.network.steps.records import FEWEST, HISTORY, StepState
+from placement.simulator.network.steps.records import HISTORY, StepState
 from placement.simulator.network.topology import CLASSES
 
 _DELAY = int(Control.DELAY)
@@ -149,7 +149,7 @@ def _offer(state: StepState, flow: Record, number: int, at: int, now: int, step_
     signal = _signal(law, flow, now, acked, seen)
     rate = send_rate(law, flow, now, signal, acked, seen, rtt)
     if flow.head >= 0:
-        rate = min(rate, flow.most)
+        rate = min(rate, state.messages[flow.head].most)
     span = float(step_ns)
     if flow.began != NEVER:
         span = float(now + step_ns - flow.began)
@@ -175,25 +175,22 @@ def _seen(state: StepState, law: Record, flow: Record, number: int, at: int, ste
     Steps that met nothing are entered only when one comes that did.
     """
     mark = flow.wait if law.base == _DELAY else 1 - flow.unmarked
-    is_empty = flow.noted <= flow.read
-    if mark == 0 and flow.wait == 0 and is_empty:
+    if mark == 0 and flow.wait == 0 and flow.noted <= flow.read:
         flow.seen = 0.0
         return 0.0
-    if is_empty:
+    if flow.noted <= flow.read:
         lag = min(HISTORY - 2, math.ceil(flow.base_rtt / step_ns))
-        flow.read, flow.memory = max(flow.read, at - 1 - lag), FEWEST - 1
-    if at - flow.read > flow.memory:
-        remember_more(state, number, at)
-    for empty in range(flow.read + 1, at if is_empty else 0):
-        met = state.history[number, empty & flow.memory]
-        met.mark = met.wait = 0.0
+        flow.read = max(flow.read, at - 1 - lag)
+        for empty in range(flow.read + 1, at):
+            met = state.history[number, empty & (HISTORY - 1)]
+            met.mark = met.wait = 0.0
     if mark != 0 or flow.wait != 0:
         flow.noted = at
-    met = state.history[number, at & flow.memory]
+    met = state.history[number, at & (HISTORY - 1)]
     met.mark, met.wait = mark, flow.wait
     total, count = 0.0, 0
     while flow.read < at:
-        met = state.history[number, (flow.read + 1) & flow.memory]
+        met = state.history[number, (flow.read + 1) & (HISTORY - 1)]
         age = at - flow.read - 1
         if (age + 1) * step_ns < flow.base_rtt + met.wait and age < HISTORY - 2:
             break
@@ -203,20 +200,6 @@ def _seen(state: StepState, law: Record, flow: Record, number: int, at: int, ste
     if count > 0:
         flow.seen = total / count
     return flow.seen
-
-
-@compiled
-def remember_more(state: StepState, number: int, at: int) -> None:
-    """Use more of a flow's history, so that there is a place for each step that has not been acknowledged."""
-    flow = state.flows[number]
-    while at - flow.read > flow.memory:
-        size = flow.memory + 1
-        for step in range(flow.read + 1, at):
-            if step & size:
-                before = state.history[number, step & flow.memory]
-                after = state.history[number, (step & flow.memory) + size]
-                after.mark, after.wait = before.mark, before.wait
-        flow.memory += size
 
 
 @compiled

@@ -7,7 +7,6 @@ behind the records of all links. Fields that each step touches come first: they 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,53 +15,27 @@ from placement.simulator.exact.event_heap import EventHeap
 from placement.simulator.network.laws.network_law import DEFAULTS
 from placement.simulator.network.laws.state import Record
 
-CACHE_LINE = 64
-
 HISTORY = 1024
-"""Steps for which a flow can remember what its packets met; a power of 2, as is what it uses of them."""
-FEWEST = 64
+"""Steps for which a flow remembers what its packets met; a power of 2."""
 
-
-def _in_lines(fields: Sequence[tuple[str, str]]) -> np.dtype:
-    """A record of these fields that fills whole cache lines."""
-    packed = np.dtype(list(fields))
-    return np.dtype(
-        {
-            "names": list(packed.names or ()),
-            "formats": [form for _, form in fields],
-            "offsets": [packed.fields[name][1] for name, _ in fields] if packed.fields else [],
-            "itemsize": -(-packed.itemsize // CACHE_LINE) * CACHE_LINE,
-        }
-    )
-
-
-def records_of(count: int, kind: np.dtype) -> Record:
-    """So many records of a kind, all 0, of which the first one begins a cache line."""
-    size = count * kind.itemsize
-    room = np.zeros(size + CACHE_LINE, np.uint8)
-    first = -room.ctypes.data % CACHE_LINE
-    return room[first : first + size].view(kind)
-
-
-LINK = _in_lines(
+LINK = np.dtype(
     [
-        # A sender's own link needs the first cache line alone.
         ("capacity", "f8"),
+        ("queue", "f8"),
         ("arrived", "f8"),  # in this step
         ("part", "f8"),  # of the queue, and of what arrived, that leaves in this step
         ("wait", "f8"),  # queue / capacity
-        ("sent", "f8"),
-        ("queue", "f8"),
-        ("queues", "i8"),  # the first one of its classes; 0: it has none
-        ("pausing", "i4"),  # whoever sends into it is to pause
-        ("paused", "i4"),  # a link behind it is pausing
         ("marks", "f8"),  # probability, in this step
         ("loss", "f8"),
+        ("pausing", "i4"),  # whoever sends into it is to pause
+        ("paused", "i4"),  # a link behind it is pausing
         ("buffer", "f8"),
         ("lowest", "f8"),  # of the marks; infinite: none
         ("stop", "f8"),  # of the pause; infinite: none
         ("go", "f8"),
+        ("sent", "f8"),
         ("largest", "f8"),
+        ("queues", "i8"),  # the first one of its classes; 0: it has none
         ("port", "i8"),  # the link whose queue it is
         ("highest", "f8"),  # of the marks
         ("probability", "f8"),
@@ -91,7 +64,7 @@ LAW = np.dtype(
     ]
 )
 
-FLOW = _in_lines(
+FLOW = np.dtype(
     [
         ("queue", "f8"),  # on all links
         ("delivered", "f8"),
@@ -123,8 +96,6 @@ FLOW = _in_lines(
         ("last_sent", "f8"),
         ("sent_in_all", "f8"),
         ("random", "u8"),
-        ("most", "f8"),  # the rate at which the message is made
-        ("memory", "i8"),  # steps of `history` that it uses, less 1
         ("target_rate", "f8"),
         ("alpha_share", "f8"),
         ("time_stage", "i8"),
@@ -230,7 +201,7 @@ class StepState(NamedTuple):
     class_bounds: np.ndarray
     """Of each job: those of `RemainingClass`, and NEVER behind them."""
     history: Record
-    """Of each flow and step, by the step's number modulo what the flow uses of it: the less, the fewer cache lines."""
+    """Of each flow and step, by the step's number modulo HISTORY."""
     active: np.ndarray
     """Flows that send or have bytes in queues; the counts are in `counts`."""
     active_links: np.ndarray

@@ -24,8 +24,7 @@ from placement.simulator.network.routing import RoutingTable
 from placement.simulator.network.simulation import MODES, SimulationSettings, default_step_ns, simulate
 from placement.simulator.network.steps.build import build
 from placement.simulator.network.steps.iterations import FLOW_STEPS, STEPS
-from placement.simulator.network.steps.loop import remember_more, run
-from placement.simulator.network.steps.records import FEWEST
+from placement.simulator.network.steps.loop import run
 from placement.simulator.network.topologies import network_named
 from placement.simulator.network.topology import CLASSES, ClassQueues, Marking, Network, NetworkLink, Pause
 from placement.simulator.network.traffic import IterationStep, Message, NetworkJob, RemainingClass, Traffic
@@ -534,21 +533,6 @@ def test_silence_costs_no_steps_and_a_flow_that_sends_one_each() -> None:
     run(state, 10_000, 1 << 60)
     assert state.counts[STEPS] == state.counts[FLOW_STEPS]
     assert state.counts[STEPS] == pytest.approx(3 * 200, abs=3 * 10)
-
-
-def test_a_flow_that_waits_longer_remembers_more_steps() -> None:
-    state = build(dumbbell(2), [sender(0, dcqcn())], [[(0, 2)]], 0)
-    flow, history = state.flows[:1], state.history[0]
-    assert flow["memory"] == FEWEST - 1
-    at, kept = 1000, FEWEST - 1
-    flow["read"] = at - 1 - kept
-    for step in range(at - kept, at):
-        history["mark"][step % FEWEST], history["wait"][step % FEWEST] = step / 2, step
-    remember_more(state, 0, at)
-    assert flow["memory"] == 2 * FEWEST - 1
-    steps = np.arange(at - kept, at)
-    assert (history["wait"][steps % (2 * FEWEST)] == steps).all()
-    assert (history["mark"][steps % (2 * FEWEST)] == steps / 2).all()
 
 
 @pytest.mark.parametrize("mode", ["steps", "shares"])
