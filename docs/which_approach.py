@@ -55,10 +55,12 @@ RESULTS = ROOT / "docs/results/which.json"
 
 SERVER_GPUS = 8
 RATE = "100gbit"
-EQUAL_SERVERS = 3
-"""Of each job of a sweep: a number that fills no rack."""
-SERVERS = (1, 2, 3, 4, 6, 8)
-"""Of the other jobs, each equally likely, up to a quarter of the cluster."""
+SERVERS: Mapping[str, tuple[int, ...]] = {
+    "equal": (2, 3, 4, 5, 6),
+    "random": (1, 2, 3, 4, 6, 8),
+    "llm": (1, 2, 3, 4, 6, 8),
+}
+"""Of a job, each equally likely, up to half of the cluster. Of the jobs of a sweep, iterations differ by 2 %."""
 DURATION_S = (1200.0, 4800.0)
 SHORTENED: Mapping[str, float] = {"equal": 1 / 120, "random": 1 / 60, "llm": 1 / 8}
 """Durations and migrations are so much shorter than in a cluster: what matters is how many iterations there are."""
@@ -98,8 +100,7 @@ class DrawnJobs:
         return SeededJobs(JobSet(f"{self.mix}-{seed}", source, self.nic_bps / 1e9, tuple(placed)), seed)
 
     def _drawn(self, name: str, draw: random.Random, rule: JobMix) -> TracedJob:
-        sizes = [each for each in SERVERS if 4 * each <= self.servers]
-        servers = EQUAL_SERVERS if self.mix == "equal" else draw.choice(sizes)
+        servers = draw.choice([each for each in SERVERS[self.mix] if 2 * each <= self.servers])
         duration_s = DURATION_S[0] * (DURATION_S[1] / DURATION_S[0]) ** draw.random() * SHORTENED[self.mix]
         description = rule.description(RecordedJob(name, 0, SERVER_GPUS * servers, 0))
         traffic = traffic_of(description)
@@ -118,21 +119,20 @@ def cluster_of(racks: str, over: int) -> NetworkCluster:
 
 # -- approaches --------------------------------------------------------------------------------------------------------
 
-IDEAL, FAIR = "first-fit+ideal+dcqcn", "first-fit+dcqcn"
+FAIR = "first-fit+dcqcn"
 APPROACHES: Mapping[str, tuple[str, str]] = {
     "fair": (FAIR, "Leave it"),
     "MLTCP": ("first-fit+mltcp_dcqcn", "Run MLTCP"),
     "Cassini": ("first-fit+cassini+dcqcn", "Shift (Cassini)"),
     "SRPT": ("first-fit+srpt+dcqcn", "Prioritise (SRPT)"),
     "Crux": ("first-fit+crux+dcqcn", "Prioritise (Crux)"),
-    "Crux, MLTCP": ("first-fit+crux+mltcp_dcqcn", "Prioritise (Crux), with MLTCP"),
-    "lwf-1": ("lwf-1+dcqcn", "Place (lwf-1)"),
+    "Themis": ("themis+dcqcn", "Place by racks (Themis)"),
     "MonkeyTree": ("first-fit+monkeytree+dcqcn", "Move (MonkeyTree)"),
     "MonkeyTree, MLTCP": ("first-fit+monkeytree+mltcp_dcqcn", "Move (MonkeyTree), with MLTCP"),
 }
 """The policy of each, and what to do, in the order of what they take: a setting, congestion controls on all hosts, the
 placement service and its agents, classes in all switches, another scheduler, restarts."""
-IN_STEPS = ("fair", "MLTCP", "Cassini", "lwf-1")
+IN_STEPS = ("fair", "MLTCP", "Cassini", "Themis")
 """Those that the mode `steps` has."""
 MARGIN = 1.05
 """The first approach whose mean is at most so many times that of the best one is what to do."""
@@ -186,7 +186,9 @@ class CompletionTimes(TracesInNetwork):
         return {"completion_s": times, "slowdown": values["slowdown"]["mean"], **kept}
 
 
-def runs_of(case: Case, policies: Sequence[str], folder: Path, mode: str = "shares") -> dict[str, Sequence[TraceRun]]:
+def runs_of(
+    case: Case, policies: Iterable[str], folder: Path, mode: str = "shares"
+) -> dict[str, Sequence[TraceRun]]:
     """The runs of policies on the traces of a case, one a seed."""
     cluster = cluster_of(case.racks, case.over)
     migration_ns = round(MIGRATION_S * SHORTENED[case.mix] * NS_PER_S)
@@ -194,14 +196,23 @@ def runs_of(case: Case, policies: Sequence[str], folder: Path, mode: str = "shar
     step_ns = STEP_NS if mode == "steps" else None
     workload = CompletionTimes(settings, None, mode, step_ns, case.failures)
     mix = DrawnJobs(case.mix, case.jobs, case.load, len(cluster.servers), cluster.nic_bps)
-    plan = ComparisonPlan(workload, tuple(policies), tuple(Drawn(mix, seed) for seed in range(case.seeds)))
+    names = tuple(dict.fromkeys(policies))
+    plan = ComparisonPlan(workload, names, tuple(Drawn(mix, seed) for seed in range(case.seeds)))
     return dict(plan.result(run_plans([plan], 1, folder)).runs)
 
 
-def beside(runs: Sequence[TraceRun], ideal: Sequence[TraceRun], fair: Sequence[TraceRun]) -> dict[str, list[float]]:
+Runs = Mapping[str, Sequence[TraceRun]]
+
+
+def ideal_of(policy: str) -> str:
+    """The policy of the same scheduler under which no job has a neighbour on the network."""
+    return f"{policy.partition('+')[0]}+ideal+dcqcn"
+
+
+def beside(policy: str, runs: Runs) -> dict[str, list[float]]:
     """Of each seed: completion times over those without contention, mean and 99th percentile, and the rest."""
     found: dict[str, list[float]] = {}
-    for own, alone, base in zip(runs, ideal, fair, strict=True):
+    for own, alone, base in zip(runs[policy], runs[ideal_of(policy)], runs[FAIR], strict=True):
         times, least, before = (np.array(run["completion_s"]) for run in (own, alone, base))
         values = {
             "mean": times.mean() / least.mean(),
@@ -220,7 +231,7 @@ def beside(runs: Sequence[TraceRun], ideal: Sequence[TraceRun], fair: Sequence[T
 
 CLUSTERS = {"2x8": 30, "4x8": 50}
 """Racks, and how many jobs come."""
-OVERS, LOADS, MIXES = (1, 4, 16), (0.6, 0.9), ("equal", "random", "llm")
+OVERS, LOADS, MIXES = (1, 4, 16), (0.6, 0.9), ("llm", "random", "equal")
 CASES = tuple(
     Case(racks, over, load, mix, jobs)
     for racks, jobs in CLUSTERS.items()
@@ -228,22 +239,25 @@ CASES = tuple(
     for over in OVERS
     for load in LOADS
 )
-STEPPED = ("equal",)
+STEPPED: tuple[str, ...] = ()
 """Mixes for which steps decide about the approaches of `IN_STEPS`."""
 COMPARED = tuple(
-    Case("2x8", over, load, mix, 16, seeds=1) for mix in ("equal", "random") for over in OVERS for load in LOADS
+    Case("4x8", over, load, mix, jobs, seeds=1)
+    for mix, jobs in (("equal", 24), ("random", 12))
+    for over in OVERS
+    for load in LOADS
 )
 MTBF_S, MTTR_S = 600, 10
 FAILING = LinkFailures(mtbf_ns=MTBF_S * NS_PER_S, mttr_ns=MTTR_S * NS_PER_S)
 LARGE = tuple(Case("16x16", over, 0.9, "random", 300) for over in (4, 16))
 OF_LARGE: Mapping[str, str] = {
     **{name: policy for name, (policy, _) in APPROACHES.items()},
+    "Crux, MLTCP": "first-fit+crux+mltcp_dcqcn",
     "half with MLTCP": "first-fit+mltcp_dcqcn:0.5+dcqcn",
-    "lwf-1, MLTCP": "lwf-1+mltcp_dcqcn",
-    "lwf-1, Crux, MLTCP": "lwf-1+crux+mltcp_dcqcn",
-    "lwf-1, MonkeyTree, MLTCP": "lwf-1+monkeytree+mltcp_dcqcn",
+    "Themis, MLTCP": "themis+mltcp_dcqcn",
+    "Themis, Crux, MLTCP": "themis+crux+mltcp_dcqcn",
 }
-OF_FAILING = ("fair", "MLTCP", "half with MLTCP", "lwf-1, MLTCP")
+OF_FAILING = ("fair", "MLTCP", "half with MLTCP", "Themis, MLTCP")
 """Rivals decide about routes, which failures change."""
 
 
@@ -251,11 +265,11 @@ def modes(folder: Path) -> Iterator[dict[str, Any]]:
     """Fair shares and MLTCP in both modes."""
     pair = ("fair", "MLTCP")
     for case in COMPARED:
-        ideal = runs_of(case, [IDEAL], folder)[IDEAL]
+        ideal = runs_of(case, [ideal_of(FAIR)], folder)
         entry = case.document()
         for mode in ("shares", "steps"):
-            runs = runs_of(case, [APPROACHES[name][0] for name in pair], folder, mode)
-            entry[mode] = {name: beside(runs[APPROACHES[name][0]], ideal, runs[FAIR]) for name in pair}
+            runs = ideal | runs_of(case, [APPROACHES[name][0] for name in pair], folder, mode)
+            entry[mode] = {name: beside(APPROACHES[name][0], runs) for name in pair}
         yield entry
 
 
@@ -265,7 +279,9 @@ def table(folder: Path) -> Iterator[dict[str, Any]]:
         stepped = IN_STEPS if case.mix in STEPPED else ()
         policies = {name: policy for name, (policy, _) in APPROACHES.items()}
         others = [policy for name, policy in policies.items() if name not in stepped]
-        runs = runs_of(case, [IDEAL, *others], folder)
+        # Where no message uses a link, the over-subscription makes no difference.
+        runs = runs_of(replace(case, over=1), map(ideal_of, policies.values()), folder)
+        runs |= runs_of(case, others, folder)
         runs |= runs_of(case, [policies[name] for name in stepped], folder, "steps") if stepped else {}
         yield _entry(case, policies, runs, stepped)
 
@@ -273,17 +289,17 @@ def table(folder: Path) -> Iterator[dict[str, Any]]:
 def scale(folder: Path) -> Iterator[dict[str, Any]]:
     """Approaches and joins on 2,048 GPUs, and where links fail."""
     for case in LARGE:
-        yield _entry(case, OF_LARGE, runs_of(case, [IDEAL, *OF_LARGE.values()], folder))
-        ideal = runs_of(case, [IDEAL], folder)
+        ideal = runs_of(case, list(map(ideal_of, OF_LARGE.values())), folder)
+        yield _entry(case, OF_LARGE, ideal | runs_of(case, list(OF_LARGE.values()), folder))
         failing = {name: OF_LARGE[name] for name in OF_FAILING}
         case = replace(case, failures=FAILING)
         yield _entry(case, failing, ideal | runs_of(case, list(failing.values()), folder))
 
 
 def _entry(
-    case: Case, policies: Mapping[str, str], runs: Mapping[str, Sequence[TraceRun]], stepped: Sequence[str] = ()
+    case: Case, policies: Mapping[str, str], runs: Runs, stepped: Sequence[str] = ()
 ) -> dict[str, Any]:
-    found = {name: beside(runs[policy], runs[IDEAL], runs[FAIR]) for name, policy in policies.items()}
+    found = {name: beside(policy, runs) for name, policy in policies.items()}
     return {**case.document(), "in_steps": list(stepped), "approaches": found}
 
 
@@ -372,9 +388,13 @@ def heat_map(entries: Entries) -> Figure:
         for (row, column), value in np.ndenumerate(values):
             weight = "bold" if column == chosen[row] else "normal"
             colour = "white" if value > 1.9 else INK
-            axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour, weight=weight)
+            axes.text(
+                column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour, weight=weight
+            )
             if column == chosen[row]:
-                axes.add_patch(Rectangle((column - 0.47, row - 0.45), 0.94, 0.9, fill=False, edgecolor=BLUE, lw=1.8))
+                axes.add_patch(
+                    Rectangle((column - 0.47, row - 0.45), 0.94, 0.9, fill=False, edgecolor=BLUE, lw=1.8)
+                )
         axes.set_xticks(range(len(APPROACHES)), list(APPROACHES), rotation=40, ha="right", fontsize=9)
         labels = [f"{row['mix']}, {row['over']}:1, load {row['load']:g}" for row in rows]
         axes.set_yticks(range(len(rows)), labels if racks == panels[0] else [""] * len(rows), fontsize=9)
@@ -382,7 +402,9 @@ def heat_map(entries: Entries) -> Figure:
         axes.set_title(f"{rows[0]['gpus']} GPUs, {racks.replace('x', ' racks of ')} servers", loc="left")
         for edge in range(len(OVERS) * len(LOADS), len(rows), len(OVERS) * len(LOADS)):
             axes.axhline(edge - 0.5, color="white", linewidth=3)
-    figure.colorbar(image, ax=figure.axes, shrink=0.7, label="mean JCT over that without contention", extend="max")
+    figure.colorbar(
+        image, ax=figure.axes, shrink=0.7, label="mean JCT over that without contention", extend="max"
+    )
     return figure
 
 
@@ -399,6 +421,11 @@ def show(results: Mapping[str, Any]) -> None:
         write(lambda: heat_map(results["table"]), ROOT / "docs/pictures/which.png")
 
 
+def kept() -> dict[str, Any]:
+    """The results that there are."""
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
 def keep(results: Mapping[str, Any]) -> None:
     """Write the results and what the page shows of them."""
     tables = [of(results[what]) for what, of in TABLES.items() if results.get(what)]
@@ -408,10 +435,9 @@ def keep(results: Mapping[str, Any]) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Run or show what was asked for."""
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     if arguments == ["show"]:
-        keep(results)
-        show(json.loads(RESULTS.read_text()))
+        keep(kept())
+        show(kept())
         return
     if len(arguments) != 2 or arguments[0] not in WHATS:
         sys.exit(f"expected {', '.join(WHATS)} and a folder, or show, got {' '.join(arguments) or 'nothing'}")
@@ -419,7 +445,7 @@ def main(arguments: Sequence[str]) -> None:
     done: list[dict[str, Any]] = []
     for entry in WHATS[what](folder):
         done.append(entry)
-        keep({**results, what: done})
+        keep({**kept(), what: done})
 
 
 if __name__ == "__main__":
