@@ -4,7 +4,6 @@
 
 * ``modes``: the gain of MLTCP in steps beside that by shares, to see where shares may be believed;
 * ``table``: each approach on each cluster, load and mix of jobs;
-* ``scale``: 2,048 GPUs, with joins of approaches, half of the jobs without MLTCP, and links that fail;
 * ``show``: prints the tables of docs/which.md and draws docs/pictures/which.png, without a simulation.
 
 Finished runs are kept in FOLDER, from which the same command goes on. What comes of them is in docs/results/which.json,
@@ -39,7 +38,6 @@ from placement.experiments.network_traces import WORSE, TracesInNetwork
 from placement.plots.style import INK, JOB_COLOURS, write
 from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.network.alone_demand import alone_demand
-from placement.simulator.network.failures import NO_FAILURES, LinkFailures
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.parallelism import traffic_of
 from placement.simulator.network.topologies import network_named
@@ -148,7 +146,6 @@ class Case:
         over: the over-subscription of their uplinks, to one.
         load, mix, jobs: see `DrawnJobs`.
         seeds: the number of traces.
-        failures: of links.
     """
 
     racks: str
@@ -157,7 +154,6 @@ class Case:
     mix: str
     jobs: int
     seeds: int = 3
-    failures: LinkFailures = NO_FAILURES
 
     @property
     def gpus(self) -> int:
@@ -166,9 +162,8 @@ class Case:
 
     def document(self) -> dict[str, Any]:
         """What identifies it, as JSON."""
-        of_links = {} if self.failures == NO_FAILURES else {"mtbf_s": MTBF_S, "mttr_s": MTTR_S}
         named = {"racks": self.racks, "gpus": self.gpus, "over": self.over, "load": self.load}
-        return {**named, "mix": self.mix, "jobs": self.jobs, "seeds": self.seeds, **of_links}
+        return {**named, "mix": self.mix, "jobs": self.jobs, "seeds": self.seeds}
 
 
 @dataclass(frozen=True)
@@ -194,7 +189,7 @@ def runs_of(
     migration_ns = round(MIGRATION_S * SHORTENED[case.mix] * NS_PER_S)
     settings = FluidSettings(cluster, cluster.nic_bps, migration_ns)
     step_ns = STEP_NS if mode == "steps" else None
-    workload = CompletionTimes(settings, None, mode, step_ns, case.failures)
+    workload = CompletionTimes(settings, None, mode, step_ns)
     mix = DrawnJobs(case.mix, case.jobs, case.load, len(cluster.servers), cluster.nic_bps)
     names = tuple(dict.fromkeys(policies))
     plan = ComparisonPlan(workload, names, tuple(Drawn(mix, seed) for seed in range(case.seeds)))
@@ -229,7 +224,7 @@ def beside(policy: str, runs: Runs) -> dict[str, list[float]]:
 
 # -- what is run -------------------------------------------------------------------------------------------------------
 
-CLUSTERS = {"2x8": 30, "4x8": 50}
+CLUSTERS = {"2x8": 20, "4x8": 30}
 """Racks, and how many jobs come."""
 OVERS, LOADS, MIXES = (1, 4, 16), (0.6, 0.9), ("llm", "random", "equal")
 CASES = tuple(
@@ -239,7 +234,7 @@ CASES = tuple(
     for over in OVERS
     for load in LOADS
 )
-STEPPED: tuple[str, ...] = ()
+STEPPED = ("equal",)
 """Mixes for which steps decide about the approaches of `IN_STEPS`."""
 COMPARED = tuple(
     Case("4x8", over, load, mix, jobs, seeds=1)
@@ -247,18 +242,6 @@ COMPARED = tuple(
     for over in OVERS
     for load in LOADS
 )
-MTBF_S, MTTR_S = 600, 10
-FAILING = LinkFailures(mtbf_ns=MTBF_S * NS_PER_S, mttr_ns=MTTR_S * NS_PER_S)
-LARGE = tuple(Case("16x16", over, 0.9, "random", 300) for over in (4, 16))
-OF_LARGE: Mapping[str, str] = {
-    **{name: policy for name, (policy, _) in APPROACHES.items()},
-    "Crux, MLTCP": "first-fit+crux+mltcp_dcqcn",
-    "half with MLTCP": "first-fit+mltcp_dcqcn:0.5+dcqcn",
-    "Themis, MLTCP": "themis+mltcp_dcqcn",
-    "Themis, Crux, MLTCP": "themis+crux+mltcp_dcqcn",
-}
-OF_FAILING = ("fair", "MLTCP", "half with MLTCP", "Themis, MLTCP")
-"""Rivals decide about routes, which failures change."""
 
 
 def modes(folder: Path) -> Iterator[dict[str, Any]]:
@@ -284,16 +267,6 @@ def table(folder: Path) -> Iterator[dict[str, Any]]:
         runs |= runs_of(case, others, folder)
         runs |= runs_of(case, [policies[name] for name in stepped], folder, "steps") if stepped else {}
         yield _entry(case, policies, runs, stepped)
-
-
-def scale(folder: Path) -> Iterator[dict[str, Any]]:
-    """Approaches and joins on 2,048 GPUs, and where links fail."""
-    for case in LARGE:
-        ideal = runs_of(case, list(map(ideal_of, OF_LARGE.values())), folder)
-        yield _entry(case, OF_LARGE, ideal | runs_of(case, list(OF_LARGE.values()), folder))
-        failing = {name: OF_LARGE[name] for name in OF_FAILING}
-        case = replace(case, failures=FAILING)
-        yield _entry(case, failing, ideal | runs_of(case, list(failing.values()), folder))
 
 
 def _entry(
@@ -354,24 +327,6 @@ def cases_table(entries: Entries) -> dict[str, Any]:
     return table_of("Find your cluster", columns, map(row, entries))
 
 
-def scale_table(entries: Entries) -> dict[str, Any]:
-    """A row an approach and case."""
-    rows = [
-        [
-            f"{entry['over']}:1",
-            "fail" if "mtbf_s" in entry else "hold",
-            name,
-            *(ranged(found[value], ".3f") for value in ("mean", "p99")),
-            *(f"{fmean(found[value]):.3f}" for value in ("slowdown", "utilization")),
-            *(f"{fmean(found['worse']):.0%}", f"{fmean(found['moved']):.0f}"),
-        ]
-        for entry in entries
-        for name, found in entry["approaches"].items()
-    ]
-    columns = "over | links | approach | JCT | p99 | slowdown | utilization | worse | moves"
-    return table_of("2,048 GPUs", columns, rows)
-
-
 def _named(entry: Mapping[str, Any]) -> Sequence[str]:
     return entry["mix"], f"{entry['over']}:1", f"{entry['load']:g}"
 
@@ -408,8 +363,8 @@ def heat_map(entries: Entries) -> Figure:
     return figure
 
 
-TABLES = {"modes": modes_table, "table": cases_table, "scale": scale_table}
-WHATS = {"modes": modes, "table": table, "scale": scale}
+TABLES = {"modes": modes_table, "table": cases_table}
+WHATS = {"modes": modes, "table": table}
 
 
 def show(results: Mapping[str, Any]) -> None:
