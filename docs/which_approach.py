@@ -130,8 +130,8 @@ APPROACHES: Mapping[str, tuple[str, str]] = {
 }
 """The policy of each, and what to do, in the order of what they take: a setting, congestion controls on all hosts, the
 placement service and its agents, classes in all switches, another scheduler, restarts."""
-IN_STEPS = ("fair", "MLTCP", "Cassini", "Themis")
-"""Those that the mode `steps` has."""
+IN_STEPS = ("fair", "MLTCP")
+"""Those of which the two modes say different things: the others keep jobs apart."""
 MARGIN = 1.05
 """The first approach whose mean is at most so many times that of the best one is what to do."""
 STEP_NS = 5_000
@@ -381,10 +381,16 @@ def kept() -> dict[str, Any]:
     return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
 
 
+def shown_tables(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tables of the page."""
+    return [of(results[what]) for what, of in TABLES.items() if results.get(what)]
+
+
 def keep(results: Mapping[str, Any]) -> None:
     """Write the results and what the page shows of them."""
-    tables = [of(results[what]) for what, of in TABLES.items() if results.get(what)]
-    text = json.dumps({**results, "page": "docs/which.md", "tables": tables}, separators=(",", ":"))
+    text = json.dumps(
+        {**results, "page": "docs/which.md", "tables": shown_tables(results)}, separators=(",", ":")
+    )
     RESULTS.write_text(re.sub(r'(\{"racks"|\{"section")', r"\n\1", text) + "\n")
 
 
