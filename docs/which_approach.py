@@ -371,7 +371,7 @@ def show(results: Mapping[str, Any]) -> None:
         for cells in (shown["columns"], ["---"] * len(shown["columns"]), *shown["rows"]):
             print("|", " | ".join(cells), "|")
     if "table" in results:
-        write(lambda: heat_map(results["table"]), ROOT / "docs/pictures/which.png")
+        write(lambda: heat_map(results["table"]), ROOT / "docs/pictures" / "which.png")
 
 
 def kept() -> dict[str, Any]:
