@@ -150,12 +150,14 @@ def weigh_by_rule(
                 if masks[number, each] and found[number, each].step == step:
                     weights[number, each] = 1.0
             continue
-        best, margin = NEVER, margin_s(world)
+        best = NEVER
+        margin = margin_s(world)
         for each in range(masks.shape[1]):
             if not masks[number, each]:
                 weights[number, each] = NEVER
                 continue
-            tried, bound = found[number, each], best + margin
+            tried = found[number, each]
+            bound = best + margin
             if tried.step == end_step(world):
                 weights[number, each] = simulated(world, trial, WAIT, 0, bound)
             else:
@@ -181,7 +183,8 @@ def weigh_by_guide(
         weights[number] = 0.0
         if states[number] == DONE:
             continue
-        world, best = row(worlds, number), NEVER
+        world = row(worlds, number)
+        best = NEVER
         for each in range(masks.shape[1]):
             total = NEVER
             if masks[number, each]:

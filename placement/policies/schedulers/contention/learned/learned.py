@@ -58,7 +58,7 @@ class StepNetwork(NamedTuple):
         found: the steps of the last decision; see `step_rows.find_rows`.
         marks: scratch, a number a node.
         rows: of the last decision.
-        hidden, one, two, pooled: scratch.
+        hidden, one, two, base, pooled: scratch.
         logits: of the last decision.
         stops: whether running jobs may be stopped, an array of one number.
     """
@@ -77,6 +77,7 @@ class StepNetwork(NamedTuple):
     hidden: np.ndarray
     one: np.ndarray
     two: np.ndarray
+    base: np.ndarray
     pooled: np.ndarray
     logits: np.ndarray
     stops: np.ndarray
@@ -94,6 +95,7 @@ def network_of(layers: Layers, nodes: int, stops: bool) -> StepNetwork:
             np.zeros((most, WIDTH), np.float32),
             np.zeros((most, width), np.float32),
             np.zeros(len(weights[1]), np.float32),
+            np.zeros(last, np.float32),
             np.zeros(last, np.float32),
             np.zeros(width, np.float32),
             np.zeros(most, np.float32),
@@ -118,13 +120,9 @@ def score_rows(network: StepNetwork, rows: np.ndarray, count: int, logits: np.nd
         rectify(network.hidden[row])
         for column in range(width):
             pooled[column] = max(pooled[column], network.hidden[row, column])
+    pass_layer(pooled, network.third[width:], network.third_bias, network.base)
     for row in range(count):
-        pass_layer(network.pooled, network.third[width:], network.third_bias, network.two)
-        for position in range(width):
-            value = network.hidden[row, position]
-            if value != 0.0:
-                for column in range(len(network.two)):
-                    network.two[column] += value * network.third[position, column]
+        pass_layer(network.hidden[row], network.third[:width], network.base, network.two)
         rectify(network.two)
         logit = network.fourth_bias[0]
         for column in range(len(network.two)):

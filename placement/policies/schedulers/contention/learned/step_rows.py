@@ -112,10 +112,8 @@ def find_rows(world: RoundsWorld, found: Records, marks: np.ndarray, stops: bool
         if world.heads[kind] >= 0:
             for each in range(find_starts(world, kind, found, spare, marks)):
                 added = found[spare + each]
-                count = insert_step(
-                    *(found, 1, count, STARTS, added.step, added.job),
-                    *(added.cell, added.nodes, added.worth, added.alike),
-                )
+                at, job, cell, nodes = added.step, added.job, added.cell, added.nodes
+                count = insert_step(found, 1, count, STARTS, at, job, cell, nodes, added.worth, added.alike)
     if stops and not has_started(world):
         return 1 + count + find_stops(world, found, 1 + count)
     return 1 + count
