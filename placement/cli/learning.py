@@ -221,7 +221,11 @@ mean completion time relative to that of the first rule, with a 95 % stratified 
 def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = add_command(commands, "evaluate", evaluate, _EVALUATE_EXAMPLES)
     command.add_argument(
-        "checkpoints", type=Path, nargs="*", metavar="FILE", help="policy.npz of learn (default: the shipped one)"
+        "checkpoints",
+        type=Path,
+        nargs="*",
+        metavar="FILE",
+        help="policy.npz of learn (default: the shipped one)",
     )
     command.add_argument(
         "--seeds", default="40:90", metavar="A:B", help="of the traces (default %(default)s)"
@@ -354,7 +358,9 @@ def add_run_arguments(command: argparse.ArgumentParser, loads: str, many: bool =
         help="parts of it in place of drawn traces: a trace of contention, Philly, PAI or another cluster",
     )
     command.add_argument("--nodes", default=str(NODES), metavar=f"N{more}", help="(default %(default)s)")
-    command.add_argument("--gpus", default=str(GPUS), metavar=f"N{more}", help="of a node (default %(default)s)")
+    command.add_argument(
+        "--gpus", default=str(GPUS), metavar=f"N{more}", help="of a node (default %(default)s)"
+    )
 
 
 def parse_worlds(

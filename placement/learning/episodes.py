@@ -207,7 +207,9 @@ class Episodes:
         allowed = self.masks[np.arange(self.count), of_runs] | (self.states == DONE)
         if not allowed.all():
             number = int(np.argmin(allowed))
-            raise UsageError(f"step: expected one that the mask allows, got {of_runs[number]} in run {number}")
+            raise UsageError(
+                f"step: expected one that the mask allows, got {of_runs[number]} in run {number}"
+            )
         self.take(self.found["step"][np.arange(self.count), of_runs])
 
     def take(self, steps: np.ndarray) -> None:

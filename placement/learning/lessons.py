@@ -69,7 +69,11 @@ def watch(
         guide: of the simulations; None for the rule.
     """
     episodes = Episodes(settings, min(count, _AT_ONCE))
-    nodes, plan, trial = settings.rounds.nodes, trial_of(row(episodes.worlds, 0)), trial_of(row(episodes.worlds, 0))
+    nodes, plan, trial = (
+        settings.rounds.nodes,
+        trial_of(row(episodes.worlds, 0)),
+        trial_of(row(episodes.worlds, 0)),
+    )
     ahead = None if guide is None else network_of(guide.layers, nodes, settings.stops)
     plays = None if player is None else network_of(player.layers, nodes, settings.stops)
     playing = {number: first_seed + number for number in range(episodes.count)}
@@ -80,16 +84,22 @@ def watch(
     weights = np.zeros(episodes.masks.shape)
     while playing:
         if ahead is None:
-            weigh_by_rule(episodes.worlds, episodes.states, plan, trial, episodes.found, episodes.masks, weights)
+            weigh_by_rule(
+                episodes.worlds, episodes.states, plan, trial, episodes.found, episodes.masks, weights
+            )
         else:
             weigh_by_guide(
                 *(episodes.worlds, episodes.states, trial, ahead, episodes.found, episodes.masks, weights)
             )
-        open_runs = [number for number in playing if episodes.counts[number] > 1 and weights[number].sum() > 0]
+        open_runs = [
+            number for number in playing if episodes.counts[number] > 1 and weights[number].sum() > 0
+        ]
         rows.append(episodes.rows[open_runs].astype(np.float16))
         targets.append(weights[open_runs].astype(np.float16))
         chosen = weights.argmax(axis=1) if plays is None else preferred(episodes, plays)
-        episodes.step(np.where(episodes.masks[np.arange(episodes.count), chosen], chosen, episodes.masks.argmax(axis=1)))
+        episodes.step(
+            np.where(episodes.masks[np.arange(episodes.count), chosen], chosen, episodes.masks.argmax(axis=1))
+        )
         for number in [each for each in playing if episodes.is_done(each)]:
             del playing[number]
             ended += 1
@@ -101,7 +111,9 @@ def watch(
     return Lessons(np.concatenate(rows), np.concatenate(targets))
 
 
-def preferred(episodes: Episodes, network: StepNetwork, chance: np.random.Generator | None = None) -> np.ndarray:
+def preferred(
+    episodes: Episodes, network: StepNetwork, chance: np.random.Generator | None = None
+) -> np.ndarray:
     """The row that a network prefers in each run, or one drawn from its probabilities."""
     logits = np.zeros(episodes.masks.shape, np.float32)
     score_runs(network, episodes.rows, episodes.counts, logits)
@@ -188,7 +200,9 @@ def weigh_by_guide(
         for each in range(masks.shape[1]):
             total = NEVER
             if masks[number, each]:
-                total = simulated_with(world, trial, network, found[number, each].step, best + margin_s(world))
+                total = simulated_with(
+                    world, trial, network, found[number, each].step, best + margin_s(world)
+                )
             weights[number, each], best = total, min(best, total)
         soften(world, weights[number], best)
 

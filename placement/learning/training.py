@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -118,6 +118,7 @@ def train(
 
     def save() -> None:
         kept.write(_MODEL, lambda path: torch.save(policy.state_dict(), path))
+        kept.write("policy.npz", checkpoint_of(policy, worlds, described).save)
 
     if kept.parts or kept.steps:
         policy.load_state_dict(torch.load(folder / _MODEL, weights_only=True))
@@ -305,9 +306,7 @@ class ContentionRuns:
         for number in range(count):
             self._begin(number)
 
-    def collect(
-        self, policy: StepPolicy, settings: TrainingSettings, chance: np.random.Generator
-    ) -> Rollout:
+    def collect(self, policy: StepPolicy, settings: TrainingSettings, chance: np.random.Generator) -> Rollout:
         """Play so many steps in each run."""
         episodes, horizon = self._episodes, settings.horizon
         network = network_of(policy.layers(), episodes.settings.rounds.nodes, episodes.settings.stops)
@@ -365,7 +364,10 @@ def improve(
     begin = settings.first_seed + kept.traces
     groups = [ContentionRuns(*each) for each in zip(worlds, own, _seeds(begin, len(worlds)), strict=True)]
     reference = _validated(imitator, worlds, settings)
-    optimizer, chance = torch.optim.Adam(policy.parameters()), np.random.default_rng([settings.seed, kept.steps, 7])
+    optimizer, chance = (
+        torch.optim.Adam(policy.parameters()),
+        np.random.default_rng([settings.seed, kept.steps, 7]),
+    )
     least, best_steps, updates, steps = 1.0, 0, 0, kept.steps
     while steps < settings.steps:
         parts = [each.collect(policy, settings, chance) for each in groups]
@@ -394,7 +396,9 @@ def _seeds(begin: int, worlds: int) -> list[int]:
     return [begin + _SEEDS_OF_A_WORLD * number for number in range(worlds)]
 
 
-def _validated(policy: StepPolicy, worlds: Sequence[EpisodeSettings], settings: TrainingSettings) -> np.ndarray:
+def _validated(
+    policy: StepPolicy, worlds: Sequence[EpisodeSettings], settings: TrainingSettings
+) -> np.ndarray:
     """The mean completion times of traces that are kept for this, world by world."""
     first = settings.first_seed + _VALIDATION
     checkpoint = checkpoint_of(policy, worlds, {})

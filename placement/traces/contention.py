@@ -18,7 +18,7 @@ import numpy as np
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import NS_PER_S
-from placement.model.table_reader import MOST, Columns, Field, Source
+from placement.model.table_reader import MOST, Columns, Field
 from placement.model.throughput_table import Layout, SensitivityTable
 from placement.traces.read import CSV, TraceFile
 from placement.traces.recorded_trace import RecordedTrace
@@ -228,15 +228,14 @@ class ContentionMix:
         jobs = trace.jobs[first : first + self.jobs]
         begin_ns, stretch = jobs[0].arrival_ns, 0.0
         if self.load is not None:
-            gpu_s = math.fsum(
-                job.gpus * job.samples / best_rate(table, job.model, job.gpus) for job in jobs
-            )
+            gpu_s = math.fsum(job.gpus * job.samples / best_rate(table, job.model, job.gpus) for job in jobs)
             recorded_s = max(1, jobs[-1].arrival_ns - begin_ns) / NS_PER_S
             stretch = gpu_s / self.gpus / self.load / recorded_s
         return ContentionTrace(
             f"{trace.name}-{first}",
             tuple(
-                replace(job, arrival_ns=round((job.arrival_ns - begin_ns) * stretch / _NS) * _NS) for job in jobs
+                replace(job, arrival_ns=round((job.arrival_ns - begin_ns) * stretch / _NS) * _NS)
+                for job in jobs
             ),
             seed=seed,
         )

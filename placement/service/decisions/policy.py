@@ -15,7 +15,14 @@ from placement.policies.catalogue import PlacementPolicy, placement_names, place
 from placement.policies.schedulers.contention import rule
 from placement.policies.schedulers.contention.tables import all_kinds, name_of, node_counts
 from placement.policies.schedulers.deadlines.rules import RULES
-from placement.policies.schedulers.registry import IMPORTED, LEARNED, PUBLISHED, SCHEDULERS, SHIPPED, named_scheduler
+from placement.policies.schedulers.registry import (
+    IMPORTED,
+    LEARNED,
+    PUBLISHED,
+    SCHEDULERS,
+    SHIPPED,
+    named_scheduler,
+)
 from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS
 from placement.policies.schedulers.scheduler import JobView, Scheduler
 from placement.service.contention import table_named

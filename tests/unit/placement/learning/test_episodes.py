@@ -164,10 +164,12 @@ def test_philly_is_a_trace_with_models_of_the_table():
 
 
 def test_a_table_with_other_models_has_its_own_jobs(tmp_path):
-    layouts = [Layout(model, gpus, nodes) for model in ("loud", "quiet") for gpus, nodes in ((2, 1), (2, 2), (3, 3))]
+    layouts = [
+        Layout(model, gpus, nodes) for model in ("loud", "quiet") for gpus, nodes in ((2, 1), (2, 2), (3, 3))
+    ]
     table = SensitivityTable(
         "own",
-        {each: 100.0 for each in layouts},
+        dict.fromkeys(layouts, 100.0),
         {(one, other): 0.5 if one.model == "loud" else 0.9 for one in layouts for other in layouts},
     )
     settings = EpisodeSettings(RoundsSettings(TableModel(table, "sum"), nodes=3, gpus=4), (0.7, 0.7), jobs=30)
@@ -176,7 +178,9 @@ def test_a_table_with_other_models_has_its_own_jobs(tmp_path):
     }
     total, _ = play(Episodes(settings, 1), 0, starts_first)
     assert total < 0
-    other = EpisodeSettings(settings.rounds, (0.7, 0.7), jobs=30, trace=EpisodeSettings(ROUNDS, jobs=30).trace_of(1))
+    other = EpisodeSettings(
+        settings.rounds, (0.7, 0.7), jobs=30, trace=EpisodeSettings(ROUNDS, jobs=30).trace_of(1)
+    )
     with pytest.raises(UsageError, match="own: job: expected loud, quiet, got"):
         Episodes(other, 1).reset(0, 0)
 

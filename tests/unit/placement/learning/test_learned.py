@@ -14,8 +14,8 @@ from placement.learning.lessons import watch
 from placement.model.throughput_table import TableModel, published_table
 from placement.policies.schedulers.contention.learned.checkpoint import (
     FORMAT,
-    STEPS,
     SHIPPED,
+    STEPS,
     Checkpoint,
     CheckpointHeader,
     digest_of_table,
@@ -77,9 +77,7 @@ class TestLookAhead:
         settings, seeds = replace(RUNS, stops=stops), [10_000, 10_001, 10_002]
         checkpoint = drawn(settings)
         rule = find_rule(name)
-        by_rule = [
-            run_rule(settings.trace_of(seed), ROUNDS, name, rule).mean_jct_s for seed in seeds
-        ]
+        by_rule = [run_rule(settings.trace_of(seed), ROUNDS, name, rule).mean_jct_s for seed in seeds]
         assert np.mean(play(checkpoint, settings, seeds, looks_ahead=True)) < 1.08 * np.mean(by_rule)
         assert np.mean(play(checkpoint, settings, seeds)) > 1.3 * np.mean(by_rule)
 
@@ -140,7 +138,10 @@ def with_nan(arrays):
         (without("bias1"), "network: expected 4 layers that read 43 numbers a step, got 1 that read 43"),
         (without("bias3"), "network: expected 4 layers that read 43 numbers a step, got 3 that read 43"),
         (with_header(format=2), "format: expected 3, got 2: train it again"),
-        (with_header(features=5), "network: expected 4 layers that read 43 numbers a step, got 4 that read 5"),
+        (
+            with_header(features=5),
+            "network: expected 4 layers that read 43 numbers a step, got 4 that read 5",
+        ),
         (with_header(outputs="x"), "outputs: expected a whole number, got 'x'"),
         (with_header(view="other"), "view: expected steps or published, got 'other'"),
         (with_header(view="published"), "layer 2: expected 16 rows and one bias a column, got (32, 16)"),

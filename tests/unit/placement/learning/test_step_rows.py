@@ -98,7 +98,10 @@ def seen_nodes(world, bits, other):
     """What the nodes of a set hold: free GPUs and jobs, in whatever order."""
     slots = other.slots[: int(other.core[0]["running"])]
     return sorted(
-        (int(other.free[node]), tuple(sorted(int(each["job"]) for each in slots if int(each["nodes"]) >> node & 1)))
+        (
+            int(other.free[node]),
+            tuple(sorted(int(each["job"]) for each in slots if int(each["nodes"]) >> node & 1)),
+        )
         for node in range(len(other.free))
         if int(bits) >> node & 1
     )
@@ -166,7 +169,16 @@ def test_nodes_of_different_sizes_and_jobs_without_a_table(name, sizes):
     cluster = Cluster(servers, (Switch("root"),))
     model = TableModel(TABLE)
     views = [
-        JobView(name_of(kind), 0, kind.gpus, kind.gpus, kind.gpus, 10**6, 10**6, TableTimes(model, name_of(kind).split()[0]))
+        JobView(
+            name_of(kind),
+            0,
+            kind.gpus,
+            kind.gpus,
+            kind.gpus,
+            10**6,
+            10**6,
+            TableTimes(model, name_of(kind).split()[0]),
+        )
         for kind in all_kinds(model)
         if node_counts(kind, sizes)
     ]
@@ -174,7 +186,10 @@ def test_nodes_of_different_sizes_and_jobs_without_a_table(name, sizes):
     (assignment,) = scheduler.candidates(cluster, 0, views)
     given_out = [gpu for gpus in assignment.values() for gpu in gpus]
     assert len(set(given_out)) == len(given_out) <= sum(sizes)
-    assert all(len(gpus) == next(view.gpus_wanted for view in views if view.name == job) for job, gpus in assignment.items())
+    assert all(
+        len(gpus) == next(view.gpus_wanted for view in views if view.name == job)
+        for job, gpus in assignment.items()
+    )
     assert assignment
     told = scheduler.reasons(cluster, 0, views)
     assert set(told) <= set(assignment)

@@ -48,7 +48,9 @@ def test_a_lesson_prefers_what_ends_jobs_soonest_in_the_simulation():
         chosen = world.choices[0]
         for name in ("job", "cell", "nodes"):
             chosen[name] = episodes.found[0, each][name]
-        totals.append(simulated(world, trial, PLACE if episodes.found[0, each]["cell"] >= 0 else WAIT, 0, NEVER))
+        totals.append(
+            simulated(world, trial, PLACE if episodes.found[0, each]["cell"] >= 0 else WAIT, 0, NEVER)
+        )
     assert weights[0][episodes.masks[0]].argmax() == int(np.argmin(totals))
 
 
@@ -109,8 +111,7 @@ def test_a_policy_is_trained_kept_and_evaluated(tmp_path, capsys):
     seeds = range(40, 60)
     means_s = play(checkpoint, settings, seeds)
     ratios = [
-        found
-        / run_rule(settings.trace_of(seed), ROUNDS, "r", find_rule("random-none")).mean_jct_s
+        found / run_rule(settings.trace_of(seed), ROUNDS, "r", find_rule("random-none")).mean_jct_s
         for seed, found in zip(seeds, means_s, strict=True)
     ]
     assert np.mean(ratios) < 0.9

@@ -99,7 +99,9 @@ class Checkpoint:
                     f"got {weights.shape} and {bias.shape}"
                 )
             if weights.dtype.kind != "f" or bias.dtype.kind != "f":
-                raise UsageError(f"layer {number}: expected real numbers, got {weights.dtype} and {bias.dtype}")
+                raise UsageError(
+                    f"layer {number}: expected real numbers, got {weights.dtype} and {bias.dtype}"
+                )
             if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
                 raise UsageError(f"layer {number}: expected finite numbers")
             width = weights.shape[1]

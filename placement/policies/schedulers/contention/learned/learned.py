@@ -291,7 +291,11 @@ class LearnedScheduler(RoundsScheduler):
             if self.looks_ahead:
                 step, total, of_rule = guided_step(world, plan, trial, network, ahead)
             elif (count := look(world, network)) > 1:
-                step, total, of_rule = int(network.found[best_row(world, network.logits, count)]["step"]), 0.0, 0.0
+                step, total, of_rule = (
+                    int(network.found[best_row(world, network.logits, count)]["step"]),
+                    0.0,
+                    0.0,
+                )
             else:
                 step = end
             if step == end:

@@ -24,8 +24,8 @@ from placement.policies.schedulers.contention.learned.checkpoint import (
 )
 from placement.policies.schedulers.contention.ordered import act, draw, find_candidates
 from placement.policies.schedulers.contention.rounds import begin_decision, end_decision
-from placement.policies.schedulers.contention.rule import RULES, RoundsRule
 from placement.policies.schedulers.contention.rounds_scheduler import RoundsScheduler
+from placement.policies.schedulers.contention.rule import RULES, RoundsRule
 from placement.policies.schedulers.contention.tables import TableProfile, kind_of, kinds_on, name_of
 from placement.policies.schedulers.contention.world import RoundsWorld
 from placement.policies.schedulers.scheduler import JobView

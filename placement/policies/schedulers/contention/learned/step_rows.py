@@ -55,7 +55,15 @@ NUMBERS = (
     *("of_its_kind", "waited", "gain", "gain_to_best", "efficiency", "ratio", "neighbours_loss"),
     *("neighbours_least_ratio", "neighbours", "first_neighbour_end", "last_neighbour_end", "free_before"),
     *("free_after", "nodes_filled", "cluster_free_after", "best_partner", "mean_partner", "ends"),
-    *("outlasts_neighbours", "all_free", "all_waiting", "all_running", "has_started", "next_end", "mean_left"),
+    *(
+        "outlasts_neighbours",
+        "all_free",
+        "all_waiting",
+        "all_running",
+        "has_started",
+        "next_end",
+        "mean_left",
+    ),
     *("mean_ratio", "queued_work", "best_gain", "cluster_nodes", "node_gpus", "product", "sum", "restart"),
     "choices",
 )
