@@ -29,7 +29,7 @@ from placement.model.throughput_table import (
 from placement.policies.schedulers.contention.learned.checkpoint import SHIPPED, Checkpoint
 from placement.policies.schedulers.contention.rule import NAMES
 from placement.simulator.rates.rounds.run import GPUS, NODES, RoundsSettings
-from placement.traces.contention import JOBS, MIXES, read_trace
+from placement.traces.contention import JOBS, MIXES, ContentionTrace, read_trace
 from placement.traces.trace import tell_left_out
 
 
@@ -45,7 +45,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 _LEARN_EXAMPLES = """\
 examples:
-  mltcp-placement learn -o policy                                  imitation of simulations: a quarter of an hour of a core
+  mltcp-placement learn -o policy                                  imitation of simulations: 3 minutes of a core
   mltcp-placement learn -o policy --steps 1000000                  then a million steps of its own
   mltcp-placement learn -o policy --table published,measured --combination minimum,sum --nodes 4,8 --gpus 4,8
   mltcp-placement learn -o policy --trace philly-traces/cluster_job_log --loads 0.5:0.9
@@ -373,13 +373,15 @@ def parse_worlds(
     """
     restart_ns = round(parse_number(options.restart_cost, "--restart-cost", _MOST_S) * NS_PER_S)
     combinations = parse_names(options.combination, _combination, "--combination")
-    sizes = [_whole_numbers(getattr(options, name), f"--{name}") for name in ("nodes", "gpus")]
+    nodes_in_all = _whole_numbers(options.nodes, "--nodes")
+    gpus_of_each = _whole_numbers(options.gpus, "--gpus")
     found = []
     for name in parse_names(options.table, str, "--table"):
         table = published_table() if name == _PUBLISHED else read_table(Path(name))
         read = [read_trace(str(path), table) for path in options.trace or ()]
         tell_left_out(TOOL, *read)
-        for combination, nodes, gpus, trace in product(combinations, *sizes, read or (None,)):
+        traces: list[ContentionTrace | None] = [*read] or [None]
+        for combination, nodes, gpus, trace in product(combinations, nodes_in_all, gpus_of_each, traces):
             rounds = RoundsSettings(TableModel(table, combination), nodes, gpus, restart_ns=restart_ns)
             settings = EpisodeSettings(
                 rounds,

@@ -218,9 +218,15 @@ class Episodes:
         Raises:
             MltcpError: a run has taken too many rounds.
         """
-        rewards, rounds, states = self.rewards, self.rounds, self.states
         advance_rows(
-            *(self.worlds, self._objectives, steps, self._allowed, *self._views(), rewards, rounds, states)
+            self.worlds,
+            self._objectives,
+            steps,
+            self._allowed,
+            *self._views(),
+            self.rewards,
+            self.rounds,
+            self.states,
         )
         self.rewards += self._before
         self._before[:] = 0
@@ -236,7 +242,7 @@ class Episodes:
         jobs = self.worlds.jobs[number]
         return float(np.mean(jobs["finish"] - jobs["arrival"] / NS_PER_S))
 
-    def _views(self) -> tuple[np.ndarray, ...]:
+    def _views(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         return self.found, self._marks, self.rows, self.counts, self.masks
 
 

@@ -147,17 +147,19 @@ def play(
     for begin in range(0, len(seeds), _AT_ONCE):
         some = seeds[begin : begin + _AT_ONCE]
         episodes = Episodes(settings, len(some))
-        networks = [network_of(checkpoint.layers, settings.rounds.nodes, settings.stops) for _ in range(2)]
+        network, ahead = (
+            network_of(checkpoint.layers, settings.rounds.nodes, settings.stops) for _ in range(2)
+        )
         for number, seed in enumerate(some):
             episodes.reset(number, seed)
         playing, steps = set(range(len(some))), np.zeros(len(some), np.int64)
         plan, trial = trial_of(row(episodes.worlds, 0)), trial_of(row(episodes.worlds, 0))
         while playing:
             if looks_ahead:
-                guided_steps(episodes.worlds, episodes.states, plan, trial, *networks, steps)
+                guided_steps(episodes.worlds, episodes.states, plan, trial, network, ahead, steps)
                 episodes.take(steps)
             else:
-                episodes.step(preferred(episodes, networks[0]))
+                episodes.step(preferred(episodes, network))
             for number in [each for each in playing if episodes.is_done(each)]:
                 found[some[number]] = episodes.mean_jct_s(number)
                 playing.discard(number)

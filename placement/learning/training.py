@@ -152,8 +152,8 @@ def _log(folder: Path | None) -> Callable[[str, float, int], None]:
         raise UsageError("--tensorboard: expected the package tensorboard, which is not installed")
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
-    return lambda name, value, step: writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+    writer = SummaryWriter(str(folder))
+    return lambda name, value, step: writer.add_scalar(name, value, step)
 
 
 def _description(worlds: Sequence[EpisodeSettings], settings: TrainingSettings) -> dict[str, Any]:

@@ -141,8 +141,8 @@ def _job(fields: Mapping[str, Field], table: SensitivityTable) -> ContentionJob:
 
 
 # -- drawn traces: 256 jobs of the shipped table's models and demands, at once or with Poisson arrivals ----------------
-# The load is the arrival rate times the mean service of a job, 16,800 GPU s (an hour on 14/3 GPUs), over the GPUs. With a
-# table that lacks one of these models, all its models with all their demands are equally likely, an hour each.
+# The load is the arrival rate times the mean service of a job, 16,800 GPU s (an hour on 14/3 GPUs), over the GPUs. With
+# a table that lacks one of these models, all its models with all their demands are equally likely, an hour each.
 # Models, demands and arrivals come from three streams of random numbers, so that traces that differ in one share the
 # others.
 

@@ -1,4 +1,4 @@
-"""The rows of steps, and the network that scores them: the order of jobs and nodes makes no difference, nor does size."""
+"""The rows of steps, and the network that scores them: neither the order of jobs and nodes nor their number matters."""
 
 import numpy as np
 import pytest

@@ -327,7 +327,7 @@ def _described(network: StepNetwork, row: int, total_s: float, of_rule_s: float)
 
 
 def load_learned(name: str) -> LearnedScheduler:
-    """The scheduler of ``learned`` or ``learned-look``, with ``:FILE`` behind it for another policy than the shipped one.
+    """The scheduler of ``learned`` or ``learned-look``: the shipped one, or with ``:FILE`` behind it another.
 
     Raises:
         UsageError: the file cannot be read, is no checkpoint, or one of the paper's policies.

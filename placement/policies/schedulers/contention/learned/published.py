@@ -166,7 +166,9 @@ def preferences(layers: Layers, features: np.ndarray) -> np.ndarray:
     given = np.ascontiguousarray(features, np.float32)
     for number, (weights, bias) in enumerate(layers):
         found = np.empty(len(bias), np.float32)
-        pass_layer(given, *(np.ascontiguousarray(each, np.float32) for each in (weights, bias)), found)
+        pass_layer(
+            given, np.ascontiguousarray(weights, np.float32), np.ascontiguousarray(bias, np.float32), found
+        )
         given = found if number == len(layers) - 1 else np.tanh(found)
     return given
 

@@ -183,10 +183,10 @@ def mark_nodes(world: RoundsWorld, marks: np.ndarray) -> None:
 @compiled
 def is_known(found: Records, offset: int, count: int, alike: int) -> bool:
     """Whether a place like this is among those behind `offset`."""
-    for each in range(offset, offset + count):
-        if found[each].alike == alike:
-            return True
-    return False
+    each = offset
+    while each < offset + count and found[each].alike != alike:
+        each += 1
+    return each < offset + count
 
 
 @compiled
