@@ -8,8 +8,8 @@ The first row ends the round. Then come starts, up to `OF_A_KIND` of each kind a
 largest gain a GPU. Of places that differ only in the names of nodes there is one. Where running jobs may be stopped,
 those whose stop raises the utility most follow, up to `STOPS`.
 
-All numbers are rounded to multiples of 2^-16, and sums are those of whole numbers, so that the order of jobs and nodes
-changes no bit of a row.
+All numbers are rounded to multiples of 2^-16, sums are those of whole numbers, and which of equal steps is considered
+follows from what they touch, so that the order of jobs and nodes changes no bit of a row.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ def find_rows(world: RoundsWorld, found: Records, marks: np.ndarray, stops: bool
             for each in range(find_starts(world, kind, found, spare, marks)):
                 added = found[spare + each]
                 at, job, cell, nodes = added.step, added.job, added.cell, added.nodes
-                count = insert_step(found, 1, count, STARTS, at, job, cell, nodes, added.worth, added.alike)
+                count = insert_step(
+                    world, found, 1, count, STARTS, at, job, cell, nodes, added.worth, added.alike
+                )
     if stops and not has_started(world):
         return 1 + count + find_stops(world, found, 1 + count)
     return 1 + count
@@ -145,7 +147,7 @@ def find_starts(world: RoundsWorld, number: int, found: Records, offset: int, ma
                 continue
             worth = math.floor(gain(world, own, cell, nodes) / kind.gpus * _WHOLE + 0.5) / _WHOLE
             step = number * len(world.sets) + each
-            count = insert_step(found, offset, count, OF_A_KIND, step, job, cell, nodes, worth, alike)
+            count = insert_step(world, found, offset, count, OF_A_KIND, step, job, cell, nodes, worth, alike)
     return count
 
 
@@ -161,7 +163,7 @@ def find_stops(world: RoundsWorld, found: Records, offset: int) -> int:
         worth = math.floor((utility(world) - before) * _WHOLE + 0.5) / _WHOLE
         put_back(world)
         step = end_step(world) + 1 + slot
-        count = insert_step(found, offset, count, STOPS, step, job, cell, nodes, worth, job)
+        count = insert_step(world, found, offset, count, STOPS, step, job, cell, nodes, worth, job)
     return count
 
 
@@ -199,8 +201,9 @@ def set_step(
     record.worth, record.alike = worth, alike
 
 
-@compiled
+@compiled_with_arrays
 def insert_step(
+    world: RoundsWorld,
     found: Records,
     offset: int,
     count: int,
@@ -212,9 +215,16 @@ def insert_step(
     worth: float,
     alike: int,
 ) -> int:
-    """Insert a step into a part that is sorted by worth; of equals the first stays first."""
-    position = count
-    while position > 0 and found[offset + position - 1].worth < worth:
+    """Insert a step into a part that is sorted by worth, and among equals by what they touch (`key_of`)."""
+    position, key = count, 0
+    while position > 0:
+        before = found[offset + position - 1]
+        if before.worth > worth:
+            break
+        if before.worth == worth:
+            key = key_of(world, job, cell, nodes) if key == 0 else key
+            if key_of(world, before.job, before.cell, before.nodes) >= key:
+                break
         position -= 1
     if position >= most:
         return count
@@ -224,6 +234,20 @@ def insert_step(
         last -= 1
     set_step(found, offset + position, step, job, cell, nodes, worth, alike)
     return min(count + 1, most)
+
+
+@compiled
+def key_of(world: RoundsWorld, job: int, cell: int, nodes: int) -> int:
+    """A number that does not depend on the names of jobs and nodes: of a step's job, its neighbours and free GPUs."""
+    key = math.floor(remaining_s(world, job) * 8 + 0.5) * 7919 + cell * 104729
+    for slot in range(world.core[0].running):
+        other = world.slots[slot]
+        if other.nodes & nodes:
+            key += math.floor(left_s(world, slot) * 8 + 0.5) * 31337 + other.cell * 15485863
+    for node in range(len(world.free)):
+        if nodes >> node & 1:
+            key += world.free[node] * world.free[node] * 49979687
+    return key
 
 
 # -- what is told of them ----------------------------------------------------------------------------------------------
