@@ -12,7 +12,7 @@ MODULES_OF_EXTRA = {
     "placement": ("numpy", "numba", "matplotlib", "scapy"),
     "service": ("grpc", "grpc_health", "grpc_reflection", "google"),
     "bench": ("torch",),
-    "learning": ("gymnasium", "stable_baselines3", "sb3_contrib"),
+    "learning": ("gymnasium", "stable_baselines3"),
 }
 _EXTRA_OF_MODULE = {module: extra for extra, modules in MODULES_OF_EXTRA.items() for module in modules}
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,22 @@ from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from mltcp.core.quantities import NS_PER_S
 from mltcp.core.subcommands import add_command
-from placement.cli.simulation.arguments import parse_number, parse_seeds
-from placement.learning.episodes import REWARDS, EpisodeSettings
+from placement.cli.simulation.arguments import TOOL, parse_number, parse_seeds
+from placement.learning.episodes import REWARDS, EpisodeSettings, kinds_of
 from placement.learning.evaluation import LOOKING, LearnedComparison, compare, estimate, uses_table_of
 from placement.learning.training_folder import BRANCHES, TrainingSettings
-from placement.model.throughput_table import TableModel, published_table, read_table
-from placement.policies.schedulers.contention.learned.checkpoint import Checkpoint
+from placement.model.throughput_table import (
+    COMBINATIONS,
+    Combination,
+    TableModel,
+    published_table,
+    read_table,
+)
+from placement.policies.schedulers.contention.learned.checkpoint import SHIPPED, Checkpoint
 from placement.policies.schedulers.contention.rule import NAMES
-from placement.simulator.rates.rounds.run import RoundsSettings
-from placement.traces.contention import JOBS, MIXES
+from placement.simulator.rates.rounds.run import GPUS, NODES, RoundsSettings
+from placement.traces.contention import JOBS, MIXES, ContentionTrace, read_trace
+from placement.traces.trace import tell_left_out
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,23 +45,26 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 _LEARN_EXAMPLES = """\
 examples:
-  mltcp-placement learn -o policy                                  imitation of the look-ahead: 10 minutes of a core
-  mltcp-placement learn -o policy --steps 2500000                  then 2.5 million steps of its own
-  mltcp-placement learn -o policy --steps 2500000 --stops --restart-cost 30
-  mltcp-placement learn -o policy --loads at-once --mixes normal,heavy --seed 3
-  mltcp-placement learn -o better --guide policy/policy.npz        imitates the look-ahead that this policy guides
+  mltcp-placement learn -o policy                                  imitation of simulations: 3 minutes of a core
+  mltcp-placement learn -o policy --steps 1000000                  then a million steps of its own
+  mltcp-placement learn -o policy --table published,measured --combination minimum,sum --nodes 4,8 --gpus 4,8
+  mltcp-placement learn -o policy --trace philly-traces/cluster_job_log --loads 0.5:0.9
+  mltcp-placement learn -o policy --stops --restart-cost 30
+  mltcp-placement learn -o better --guide policy/policy.npz        imitates simulations in which this policy decides
 
-The policy starts jobs of the workload contention (see mltcp-placement jobs --help), one start a step. It imitates the
-rule greedy-look first, and may then go on by proximal policy optimisation with masks (sb3-contrib). DIR gets
-policy.npz, which mltcp-placement evaluate reads, and model.zip of sb3-contrib. A training that was interrupted goes on
-if the command is given again.
+The policy starts jobs that slow each other down (see mltcp-placement jobs --workload contention --help), one start a
+step, on clusters of any size. It first imitates what simulations say of each step, and may then go on by proximal
+policy optimisation, held close to that. Of several tables, combinations, sizes and traces, each with each other is
+learned from, in equal shares; Philly, PAI and other traces of clusters get models of the table. DIR gets policy.npz: a
+policy of jobs and serve, as learned:DIR/policy.npz. A training that was interrupted goes on if the command is given
+again.
 """
 
 
 def _add_learn(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = add_command(commands, "learn", learn, _LEARN_EXAMPLES)
     command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="for the policy")
-    add_run_arguments(command, "0.4:0.8")
+    add_run_arguments(command, "0.4:0.8", many=True)
     command.add_argument(
         "--at-once",
         type=float,
@@ -62,7 +73,6 @@ def _add_learn(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="of the runs, in which all jobs come at time 0 (default %(default)s)",
     )
     command.add_argument("--stops", action="store_true", help="the policy may stop running jobs")
-    command.add_argument("--no-gains", action="store_true", help="without the gains of greedy as an input")
     command.add_argument(
         "--seed",
         type=int,
@@ -74,7 +84,7 @@ def _add_learn(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=int,
         default=TrainingSettings.imitated,
         metavar="N",
-        help="runs in which the look-ahead is imitated (default %(default)s)",
+        help="runs in which simulations are imitated (default %(default)s)",
     )
     command.add_argument(
         "--steps",
@@ -87,7 +97,7 @@ def _add_learn(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--guide",
         type=Path,
         metavar="FILE",
-        help="a policy.npz that guides the look-ahead that is imitated (default: that of the rule)",
+        help="a policy.npz that decides in the simulations that are imitated (default: the rule greedy)",
     )
     command.add_argument("--tensorboard", type=Path, metavar="DIR", help="for a log of the training")
     command.add_argument("--json", action="store_true", help="what was trained, as one JSON document")
@@ -97,18 +107,18 @@ def learn(options: argparse.Namespace) -> int:
     """Train, keep and describe a policy; returns the exit status."""
     from placement.learning.training import train  # torch: slow to import
 
-    episodes = parse_runs(options, options.stops, not options.no_gains, options.at_once)
+    worlds = parse_worlds(options, options.stops, options.at_once)
     settings = TrainingSettings(seed=options.seed, imitated=options.imitate, steps=options.steps)
     if not (options.imitate or options.steps):
         raise UsageError("--imitate and --steps: expected one of them above 0, got 0 and 0")
     with progress_bar(1000) as bar:
 
         def tell(what: str, done: int, most: int, score: float | None) -> None:
-            text = what if score is None else f"{what}: {score:,.0f} s"
+            text = what if score is None else f"{what}: {score:.3f} of the imitator"
             bar.remaining(text, 1000 - 1000 * done // most)
 
         guide = None if options.guide is None else Checkpoint.load(options.guide)
-        checkpoint = train(episodes, settings, options.output, tell, options.tensorboard, guide)
+        checkpoint = train(worlds, settings, options.output, tell, options.tensorboard, guide)
     told = dict(checkpoint.header.training)
     if options.json:
         print(json.dumps({"schema": 1, "policy": str(options.output / "policy.npz"), **told}))
@@ -169,7 +179,7 @@ def learn_published(options: argparse.Namespace) -> int:
 
     if options.steps < 1:
         raise UsageError(f"--steps: expected 1 or more, got {options.steps}")
-    runs = parse_runs(options, stops=False)
+    runs = parse_world(options, stops=False)
     episodes = replace(runs, reward=options.reward, w1=BRANCHES[options.branch])
     first_trace = TrainingSettings(seed=options.seed).first_seed
     with progress_bar(options.steps) as bar:
@@ -198,7 +208,8 @@ def learn_published(options: argparse.Namespace) -> int:
 
 _EVALUATE_EXAMPLES = """\
 examples:
-  mltcp-placement evaluate policy/policy.npz --seeds 40:90 --loads 0.6
+  mltcp-placement evaluate --seeds 40:90 --loads 0.6               the policy that is shipped
+  mltcp-placement evaluate policy/policy.npz --seeds 40:90 --loads 0.6 --nodes 8 --combination sum
   mltcp-placement evaluate policy/policy.npz --seeds 40:90 --loads 0.6 --look-ahead
   mltcp-placement evaluate seed-*/policy.npz --seeds 40:90 --loads 0.5 --rules greedy,greedy-look --json
 
@@ -209,7 +220,13 @@ mean completion time relative to that of the first rule, with a 95 % stratified 
 
 def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = add_command(commands, "evaluate", evaluate, _EVALUATE_EXAMPLES)
-    command.add_argument("checkpoints", type=Path, nargs="+", metavar="FILE", help="policy.npz of learn")
+    command.add_argument(
+        "checkpoints",
+        type=Path,
+        nargs="*",
+        metavar="FILE",
+        help="policy.npz of learn (default: the shipped one)",
+    )
     command.add_argument(
         "--seeds", default="40:90", metavar="A:B", help="of the traces (default %(default)s)"
     )
@@ -227,14 +244,12 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 
 def evaluate(options: argparse.Namespace) -> int:
     """Run the comparison and print it; returns the exit status."""
-    loaded = [(str(path), Checkpoint.load(path)) for path in options.checkpoints]
-    shapes = {(each.header.stops, each.header.gains) for _, each in loaded}
-    if len(shapes) != 1:
-        raise UsageError(
-            "FILE: expected checkpoints of one shape, got some that may stop jobs, or lack gains"
-        )
-    ((stops, gains),) = shapes
-    settings = parse_runs(options, stops, gains)
+    named = [(str(path), path) for path in options.checkpoints] or [("learned", SHIPPED)]
+    loaded = [(name, Checkpoint.load(path)) for name, path in named]
+    stops = {each.header.stops for _, each in loaded}
+    if len(stops) != 1:
+        raise UsageError("FILE: expected checkpoints that all may stop jobs, or none of them, got both")
+    settings = parse_world(options, stops.pop())
     rules = parse_names(options.rules, lambda name: str(NAMES.parse(name)), "--rules")
     steps = len(rules) + len(loaded) * (2 if options.look_ahead else 1)
     with progress_bar(steps, transient=True) as bar:
@@ -305,11 +320,13 @@ def _show(found: LearnedComparison, entries: list[dict[str, Any]]) -> None:
 # -- the runs ----------------------------------------------------------------------------------------------------------
 
 
-_MOST_LOAD, _MOST_S = 1000, 10**8
+_PUBLISHED = "published"
+_MOST_LOAD, _MOST_S, _MOST_NODES = 1000, 10**8, 10_000
 
 
-def add_run_arguments(command: argparse.ArgumentParser, loads: str) -> None:
-    """Add the arguments that describe runs; `loads` is the default of ``--loads``."""
+def add_run_arguments(command: argparse.ArgumentParser, loads: str, many: bool = False) -> None:
+    """Add the arguments that describe runs; `loads` is the default of ``--loads``, and of some there may be `many`."""
+    more = ",..." if many else ""
     command.add_argument(
         "--loads",
         default=loads,
@@ -322,29 +339,88 @@ def add_run_arguments(command: argparse.ArgumentParser, loads: str) -> None:
     command.add_argument("--jobs", type=int, default=JOBS, help="of a run (default %(default)s)")
     command.add_argument("--restart-cost", default="0", metavar="SECONDS", help="of a restart (default 0)")
     command.add_argument(
-        "--table", type=Path, metavar="DIR", help="of throughputs and ratios (default: the published one)"
+        "--table",
+        default=_PUBLISHED,
+        metavar=f"DIR{more}",
+        help="of throughputs and ratios (default published, the shipped one)",
+    )
+    command.add_argument(
+        "--combination",
+        default="minimum",
+        metavar=f"C{more}",
+        help=f"of the ratios beside several neighbours: {', '.join(COMBINATIONS)} (default %(default)s)",
+    )
+    command.add_argument(
+        "--trace",
+        type=Path,
+        nargs="+" if many else 1,
+        metavar="FILE",
+        help="parts of it in place of drawn traces: a trace of contention, Philly, PAI or another cluster",
+    )
+    command.add_argument("--nodes", default=str(NODES), metavar=f"N{more}", help="(default %(default)s)")
+    command.add_argument(
+        "--gpus", default=str(GPUS), metavar=f"N{more}", help="of a node (default %(default)s)"
     )
 
 
-def parse_runs(
-    options: argparse.Namespace, stops: bool, gains: bool = True, at_once: float = 0.0
-) -> EpisodeSettings:
-    """The settings of the runs; of some, all jobs come at time 0.
+def parse_worlds(
+    options: argparse.Namespace, stops: bool, at_once: float = 0.0
+) -> tuple[EpisodeSettings, ...]:
+    """The settings of the runs: each table, combination, size and trace with each other.
 
     Raises:
-        UsageError: an argument is malformed or out of range.
+        UsageError: an argument is malformed or out of range, or a table lacks a kind of jobs of a trace.
     """
-    table = published_table() if options.table is None else read_table(options.table)
     restart_ns = round(parse_number(options.restart_cost, "--restart-cost", _MOST_S) * NS_PER_S)
-    return EpisodeSettings(
-        RoundsSettings(TableModel(table), restart_ns=restart_ns),
-        _parse_loads(options.loads),
-        tuple(options.mixes.split(",")),
-        options.jobs,
-        stops,
-        gains,
-        at_once=at_once,
-    )
+    combinations = parse_names(options.combination, _combination, "--combination")
+    nodes_in_all = _whole_numbers(options.nodes, "--nodes")
+    gpus_of_each = _whole_numbers(options.gpus, "--gpus")
+    found = []
+    for name in parse_names(options.table, str, "--table"):
+        table = published_table() if name == _PUBLISHED else read_table(Path(name))
+        read = [read_trace(str(path), table) for path in options.trace or ()]
+        tell_left_out(TOOL, *read)
+        traces: list[ContentionTrace | None] = [*read] or [None]
+        for combination, nodes, gpus, trace in product(combinations, nodes_in_all, gpus_of_each, traces):
+            rounds = RoundsSettings(TableModel(table, combination), nodes, gpus, restart_ns=restart_ns)
+            settings = EpisodeSettings(
+                rounds,
+                _parse_loads(options.loads),
+                tuple(options.mixes.split(",")),
+                options.jobs,
+                stops,
+                at_once=at_once,
+                trace=trace,
+            )
+            kinds_of(rounds)
+            found.append(settings)
+    return tuple(found)
+
+
+def parse_world(options: argparse.Namespace, stops: bool) -> EpisodeSettings:
+    """The settings of runs on one cluster.
+
+    Raises:
+        UsageError: as `parse_worlds`, or there are several.
+    """
+    found = parse_worlds(options, stops)
+    if len(found) > 1:
+        raise UsageError("--table, --combination, --nodes and --gpus: expected one of each, got several")
+    return found[0]
+
+
+def _combination(name: str) -> Combination:
+    for known in COMBINATIONS:
+        if name == known:
+            return known
+    raise UsageError(f"--combination: expected {', '.join(COMBINATIONS)}, got {shown(name)}")
+
+
+def _whole_numbers(text: str, name: str) -> list[int]:
+    found = [parse_number(part, name, _MOST_NODES) for part in text.split(",")]
+    if not all(each == int(each) >= 1 for each in found):
+        raise UsageError(f"{name}: expected whole numbers from 1 on, got {shown(text)}")
+    return [int(each) for each in found]
 
 
 def _parse_loads(given: str) -> tuple[float, float] | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from placement.experiments.comparison import ComparisonWorkload, mean_column
 from placement.policies.schedulers.contention.rule import find_rule
-from placement.policies.schedulers.registry import LEARNED, named_scheduler
+from placement.policies.schedulers.registry import LEARNED, SHIPPED, named_scheduler
 from placement.simulator.rates.rounds.published_loop import PublishedOutcome, run_published_seeds
 from placement.simulator.rates.rounds.run import RoundsOutcome, RoundsSettings
 from placement.traces.contention import ContentionTrace
@@ -79,9 +79,11 @@ class ContentionRounds(ComparisonWorkload):
 
     def identity(self, trace: ContentionTrace, policy: str) -> object:
         """With the content of the file of a policy that was trained."""
-        if not policy.startswith(LEARNED):
+        if policy not in SHIPPED and not policy.startswith(LEARNED):
             return self, trace, policy
-        path = Path(policy.partition(":")[2])
+        from placement.policies.schedulers.contention.learned import checkpoint  # compiled
+
+        path = Path(policy.partition(":")[2] or checkpoint.SHIPPED)
         content = path.read_bytes() if path.is_file() else b""  # running it tells what is wrong with the file
         return self, trace, policy, hashlib.sha256(content).hexdigest()
 

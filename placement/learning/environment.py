@@ -12,9 +12,10 @@
     environment = gymnasium.make("placement/PublishedContention-v0", reward="code", w1=0.4)
     grid, info = environment.reset(seed=10_000)
 
-In the first a step is a start, a stop, or the end of a round. In the second it is one of the paper's eight actions on
-its grid: a set of nodes, on which the first candidate that fits is started, or nothing. What starts no job ends the
-round. The stop rule is on, and no action is masked, as in the public code.
+In the first an observation has a row for each step that is worth considering, a start, a stop or the end of the round
+(`placement.policies.schedulers.contention.learned.step_rows`), and an action is the number of a row. In the second an
+action is one of the eight of the paper on its grid: a set of nodes, on which the first candidate that fits is started,
+or nothing. What starts no job ends the round. The stop rule is on, and no action is masked, as in the public code.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from placement.simulator.rates.rounds.run import RoundsSettings, world_of
 NAME = "placement/Contention-v0"
 
 HIGHEST = 8.0
-"""No feature is larger."""
+"""No number of a row is larger, nor less than minus this."""
 
 
 class ContentionEnvironment(gymnasium.Env[np.ndarray, np.int64]):
@@ -58,9 +59,9 @@ class ContentionEnvironment(gymnasium.Env[np.ndarray, np.int64]):
 
     def __init__(self, settings: EpisodeSettings | None = None, **options: Any) -> None:
         self.episodes = Episodes(settings or _settings(**options), 1)
-        width = self.episodes.observations.shape[1]
-        self.observation_space = spaces.Box(-1.0, HIGHEST, (width,), np.float32)
-        self.action_space = spaces.Discrete(self.episodes.masks.shape[1])
+        shape = self.episodes.rows.shape[1:]
+        self.observation_space = spaces.Box(-HIGHEST, HIGHEST, shape, np.float32)
+        self.action_space = spaces.Discrete(shape[0])
         self._seed = FIRST_SEED
 
     def reset(
@@ -73,22 +74,22 @@ class ContentionEnvironment(gymnasium.Env[np.ndarray, np.int64]):
         self.episodes.reset(0, self._seed)
         info = {"seed": self._seed}
         self._seed += 1
-        return self.episodes.observations[0].copy(), info
+        return self.episodes.rows[0].copy(), info
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Take a step; one that the mask does not allow ends the round, because a checker draws without the mask.
+        """Take the step of a row; where the mask forbids it, that of the first it allows: a checker knows no mask.
 
         Raises:
             MltcpError: the run has taken too many rounds.
         """
-        allowed = bool(self.episodes.masks[0, int(action)])
-        self.episodes.step([int(action) if allowed else self.episodes.end_step])
+        mask = self.episodes.masks[0]
+        self.episodes.step([int(action) if mask[int(action)] else int(mask.argmax())])
         done = self.episodes.is_done(0)
         info: dict[str, Any] = {"mean_jct_s": self.episodes.mean_jct_s(0)} if done else {}
-        return self.episodes.observations[0].copy(), float(self.episodes.rewards[0]), done, False, info
+        return self.episodes.rows[0].copy(), float(self.episodes.rewards[0]), done, False, info
 
     def action_masks(self) -> np.ndarray:
-        """The steps that are allowed, as sb3-contrib's MaskablePPO asks for them."""
+        """The rows that may be chosen."""
         return self.episodes.masks[0].copy()
 
 
@@ -180,7 +181,7 @@ class PublishedEnvironment(gymnasium.Env[np.ndarray, np.int64]):
 
     def _begin(self, seed: int) -> None:
         settings = self.settings
-        trace = settings.mix(seed).trace(seed, settings.rounds.model.table)
+        trace = settings.trace_of(seed)
         self.world = world_of(trace, settings.rounds, RULE_OF["rl-base"])
         self._objective[0] = REWARDS[settings.reward], settings.w1, 1 - settings.w1, 0, 0
         admit(self.world)

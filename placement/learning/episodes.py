@@ -1,4 +1,4 @@
-"""Runs of drawn traces, many at once, in which a policy chooses every step."""
+"""Runs of traces, many at once, in which a policy chooses every step."""
 
 from __future__ import annotations
 
@@ -10,14 +10,23 @@ import numpy as np
 from mltcp.core.errors import MltcpError, UsageError
 from mltcp.core.quantities import NS_PER_S
 from placement.model.compiled import compiled_with_arrays
-from placement.policies.schedulers.contention.learned.features import feature_count, observe_features
+from placement.policies.schedulers.contention.learned.step_rows import (
+    OF_A_KIND,
+    STEP,
+    WIDTH,
+    describe_rows,
+    find_rows,
+    rows_of,
+)
 from placement.policies.schedulers.contention.steps import LOOK_AHEADS
 from placement.policies.schedulers.contention.tables import (
     JobKind,
     Records,
     TableProfile,
+    all_kinds,
     kinds_on,
     name_of,
+    node_counts,
     tables_of,
 )
 from placement.policies.schedulers.contention.world import SHARED, RoundsWorld, new_world
@@ -31,10 +40,13 @@ from placement.simulator.rates.rounds.loop import (
     begin,
 )
 from placement.simulator.rates.rounds.run import RoundsSettings
-from placement.traces.contention import DEMANDS, JOBS, MIXES, MODELS, ContentionMix
+from placement.traces.contention import JOBS, MIXES, ContentionMix, ContentionTrace
 
 REWARDS = {"completion": COMPLETION, "paper": PAPER, "code": CODE}
 """The rewards by name."""
+
+MOST_WITHOUT_STOPS = rows_of(stops=False)
+"""Runs with more rows may stop jobs."""
 
 FIRST_SEED = 10_000
 """Traces to learn from have this seed or a larger one."""
@@ -50,10 +62,11 @@ class EpisodeSettings:
         mixes: of which a run's mix is drawn.
         jobs: of a run.
         stops: whether running jobs may be stopped.
-        gains: whether observations contain the gains of `greedy`.
         reward: one of `REWARDS`.
         w1: W1 of the paper's rewards; W2 is 1 - W1.
         at_once: the share of the runs in which all jobs come at time 0 whatever the loads are.
+        trace: of which runs are parts, in place of drawn traces: so many jobs in a row, their arrivals stretched to the
+            run's load; None for drawn traces.
 
     Raises:
         UsageError: a value is out of range.
@@ -64,10 +77,10 @@ class EpisodeSettings:
     mixes: tuple[str, ...] = ("normal",)
     jobs: int = JOBS
     stops: bool = False
-    gains: bool = True
     reward: str = "completion"
     w1: float = 0.4
     at_once: float = 0.0
+    trace: ContentionTrace | None = None
 
     def __post_init__(self) -> None:
         if self.loads is not None and not 0.001 <= self.loads[0] <= self.loads[1] <= 1000:
@@ -78,6 +91,10 @@ class EpisodeSettings:
             raise UsageError(f"jobs: expected 1 to 100000, got {self.jobs}")
         if self.reward not in REWARDS:
             raise UsageError(f"reward: expected {', '.join(REWARDS)}, got {self.reward}")
+        if self.trace is not None and len(self.trace.jobs) < self.jobs:
+            raise UsageError(
+                f"jobs: expected up to {len(self.trace.jobs)}, which {self.trace.name} has, got {self.jobs}"
+            )
         for name in ("w1", "at_once"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name}: expected 0 to 1, got {getattr(self, name)}")
@@ -86,32 +103,50 @@ class EpisodeSettings:
         """The mix and the load of a seed: the same seed has the same ones whatever the range of seeds."""
         chance = np.random.default_rng([seed, 3])
         load, mix = chance.random(), self.mixes[int(chance.integers(len(self.mixes)))]
+        gpus = self.rounds.nodes * self.rounds.gpus
         if self.loads is None or chance.random() < self.at_once:
-            return ContentionMix(None, mix, self.jobs)
+            return ContentionMix(None, mix, self.jobs, gpus)
         low, high = self.loads
-        return ContentionMix(low + load * (high - low), mix, self.jobs)
+        return ContentionMix(low + load * (high - low), mix, self.jobs, gpus)
+
+    def trace_of(self, seed: int) -> ContentionTrace:
+        """The trace of a seed.
+
+        Raises:
+            UsageError: a negative seed, or the table has no row for a job.
+        """
+        mix, table = self.mix(seed), self.rounds.model.table
+        return mix.trace(seed, table) if self.trace is None else mix.part_of(self.trace, seed, table)
 
 
 @dataclass(eq=False)
 class Episodes:
     """So many runs at once.
 
+    A step is chosen by its row; see `step_rows`. Rows that are not there are zero.
+
     Attributes:
         settings: of the runs.
         count: how many.
         worlds: their states, stacked.
-        observations: a row each; see `placement.policies.schedulers.contention.features`.
-        masks: the steps that each may take.
+        found: the steps of each run, as many as it has `counts`.
+        rows: what they are described by, (count, rows, numbers).
+        counts: of the steps of each run.
+        masks: the rows that each may choose; the end of a round is none where nothing runs and a job could be started.
         rewards: of the last step of each.
+        rounds: that the last step of each has taken.
         states: GOES_ON, DONE or TOO_LONG, after the last step of each.
     """
 
     settings: EpisodeSettings
     count: int
     worlds: RoundsWorld = field(init=False)
-    observations: np.ndarray = field(init=False)
+    found: Records = field(init=False)
+    rows: np.ndarray = field(init=False)
+    counts: np.ndarray = field(init=False)
     masks: np.ndarray = field(init=False)
     rewards: np.ndarray = field(init=False)
+    rounds: np.ndarray = field(init=False)
     states: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -122,65 +157,75 @@ class Episodes:
         round_s, restart_s = rounds.round_ns / NS_PER_S, rounds.restart_ns / NS_PER_S
         rule, combination = LOOK_AHEADS[settings.stops], rounds.model.combination
         world = new_world(tables, sizes, settings.jobs, rule, round_s, restart_s, combination)
-        self._sizes = np.array(sizes, np.int64)
         self._fresh, self.worlds = world, stack(world, self.count)
-        # Of the cluster, not of the runs, so that a policy fits runs of any number of jobs.
-        self.slots = sum(sizes) // min(kind.gpus for kind in kinds)
-        model, table = rounds.model, rounds.model.table
-        self._kind_of = np.array(
-            [[kinds.index(JobKind(TableProfile(model, name), gpus)) for gpus in DEMANDS] for name in MODELS]
-        )
-        self._samples_of = np.array([[table.job_samples(name, gpus) for gpus in DEMANDS] for name in MODELS])
-        steps = len(kinds) * len(tables.sets) + 1 + (self.slots if settings.stops else 0)
-        width = feature_count(len(kinds), rounds.nodes, len(tables.sets), self.slots, settings.gains)
-        self.observations = np.zeros((self.count, width), np.float32)
-        self.masks = np.zeros((self.count, steps), np.bool_)
+        self._numbers = {kind: number for number, kind in enumerate(kinds)}
+        most, slots = rows_of(settings.stops), len(world.slots) if settings.stops else 0
+        self.found = np.zeros((self.count, most + OF_A_KIND), STEP)
+        self.rows = np.zeros((self.count, most, WIDTH), np.float32)
+        self.counts = np.zeros(self.count, np.int64)
+        self.masks = np.zeros((self.count, most), np.bool_)
         self.rewards, self.states = np.zeros(self.count), np.zeros(self.count, np.int64)
+        self.rounds = np.zeros(self.count, np.int64)
         self._before = np.zeros(self.count)
         self._objectives = np.zeros((self.count, 1), OBJECTIVE)
+        self._allowed = np.zeros(len(kinds) * len(tables.sets) + 1 + slots, np.bool_)
+        self._marks = np.zeros(rounds.nodes, np.int64)
 
     def reset(self, number: int, seed: int) -> None:
         """Begin a run anew with the trace of a seed; the reward before its first choice counts for its first step.
 
         Raises:
-            UsageError: a negative seed.
+            UsageError: a negative seed, a job of which the table has no row, or one that fits on no number of nodes.
         """
-        models, demands, arrivals_ns = self.settings.mix(seed).draw(seed)
-        columns = np.searchsorted(DEMANDS, demands)
+        trace, model = self.settings.trace_of(seed), self.settings.rounds.model
+        kinds = [self._numbers.get(JobKind(TableProfile(model, job.model), job.gpus)) for job in trace.jobs]
+        for job, kind in zip(trace.jobs, kinds, strict=True):
+            if kind is None:
+                raise UsageError(
+                    f"{trace.name}: job {job.name}: expected one that the table has a row for and that fits, "
+                    f"got {job.model} on {job.gpus} GPUs"
+                )
         for name, value in self.worlds._asdict().items():
             if name not in SHARED:
                 value[number] = getattr(self._fresh, name)
         jobs = self.worlds.jobs[number]
-        jobs["arrival"], jobs["kind"] = arrivals_ns, self._kind_of[models, columns]
-        jobs["remaining"] = self._samples_of[models, columns]
+        jobs["arrival"], jobs["kind"] = [job.arrival_ns for job in trace.jobs], kinds
+        jobs["remaining"] = [job.samples for job in trace.jobs]
         self.states[number] = GOES_ON
         objective = self._objectives[number]
         objective[0] = REWARDS[self.settings.reward], self.settings.w1, 1 - self.settings.w1, 0, 0
-        self._before[number] = begin_row(
-            self.worlds, number, self._objectives, self.slots, self._sizes, self.observations, self.masks
-        )
+        self._before[number] = begin_row(self.worlds, number, self._objectives, self._allowed, *self._views())
 
-    def step(self, steps: Sequence[int] | np.ndarray) -> None:
-        """Take a step in each run that is not done; observations, masks, rewards and states follow.
+    def step(self, chosen: Sequence[int] | np.ndarray) -> None:
+        """Take the steps of these rows in the runs that are not done; rows, masks, rewards and states follow.
 
         Raises:
-            UsageError: a step that the mask does not allow.
+            UsageError: a row that the mask does not allow.
             MltcpError: a run has taken too many rounds.
         """
-        chosen = np.asarray(steps, np.int64)
-        allowed = self.masks[np.arange(self.count), chosen] | (self.states == DONE)
+        of_runs = np.asarray(chosen, np.int64)
+        allowed = self.masks[np.arange(self.count), of_runs] | (self.states == DONE)
         if not allowed.all():
             number = int(np.argmin(allowed))
-            raise UsageError(f"step: expected one that the mask allows, got {chosen[number]} in run {number}")
+            raise UsageError(
+                f"step: expected one that the mask allows, got {of_runs[number]} in run {number}"
+            )
+        self.take(self.found["step"][np.arange(self.count), of_runs])
+
+    def take(self, steps: np.ndarray) -> None:
+        """Take steps by their numbers (`steps`), whether they have a row or not, if they are allowed.
+
+        Raises:
+            MltcpError: a run has taken too many rounds.
+        """
         advance_rows(
             self.worlds,
             self._objectives,
-            chosen,
-            self.slots,
-            self._sizes,
-            self.observations,
-            self.masks,
+            steps,
+            self._allowed,
+            *self._views(),
             self.rewards,
+            self.rounds,
             self.states,
         )
         self.rewards += self._before
@@ -188,26 +233,17 @@ class Episodes:
         if (self.states == TOO_LONG).any():
             raise MltcpError(f"a run has taken more than {MOST_ROUNDS} rounds: its policy places nothing")
 
-    def masks_without_idling(self) -> np.ndarray:
-        """The masks without the end of the round where nothing runs and something could be started."""
-        masks = self.masks.copy()
-        idle = (self.worlds.core["running"][:, 0] == 0) & (masks.sum(axis=1) > 1)
-        masks[idle, self.end_step] = False
-        return masks
-
     def is_done(self, number: int) -> bool:
         """Whether all jobs of a run have ended."""
         return bool(self.states[number] == DONE)
-
-    @property
-    def end_step(self) -> int:
-        """The step that ends the round."""
-        return len(self.worlds.kinds) * len(self.worlds.sets)
 
     def mean_jct_s(self, number: int) -> float:
         """The mean completion time of a run that is done."""
         jobs = self.worlds.jobs[number]
         return float(np.mean(jobs["finish"] - jobs["arrival"] / NS_PER_S))
+
+    def _views(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        return self.found, self._marks, self.rows, self.counts, self.masks
 
 
 def kind_names(rounds: RoundsSettings) -> tuple[str, ...]:
@@ -216,10 +252,19 @@ def kind_names(rounds: RoundsSettings) -> tuple[str, ...]:
 
 
 def kinds_of(rounds: RoundsSettings) -> tuple[JobKind, ...]:
-    """All kinds of jobs of the table that fit, in an order that does not depend on the trace."""
+    """All kinds of jobs of the table that fit, in an order that does not depend on the trace.
+
+    Raises:
+        UsageError: none fits.
+    """
     sizes = (rounds.gpus,) * rounds.nodes
-    drawn = [JobKind(TableProfile(rounds.model, model), gpus) for model in MODELS for gpus in DEMANDS]
-    return kinds_on(sizes, drawn)
+    kinds = tuple(kind for kind in all_kinds(rounds.model) if node_counts(kind, sizes))
+    if not kinds:
+        raise UsageError(
+            f"table {rounds.model.table.name}: expected a kind of jobs that fits on {rounds.nodes} nodes of "
+            f"{rounds.gpus} GPUs, got none"
+        )
+    return kinds_on(sizes, kinds)
 
 
 # -- many runs at once: the state of each in one row of larger arrays, stepped in compiled code ------------------------
@@ -267,15 +312,16 @@ def begin_row(
     worlds: RoundsWorld,
     number: int,
     objectives: Records,
-    slots: int,
-    sizes: np.ndarray,
-    found: np.ndarray,
+    allowed: np.ndarray,
+    found: Records,
+    marks: np.ndarray,
+    rows: np.ndarray,
+    counts: np.ndarray,
     masks: np.ndarray,
 ) -> float:
     """Go to the first choice of a run; returns the reward so far."""
-    world = row(worlds, number)
-    reward = begin(world, objectives[number], masks[number])
-    observe_features(world, slots, sizes, found[number])
+    reward = begin(row(worlds, number), objectives[number], allowed)
+    view_row(worlds, number, found, marks, rows, counts, masks)
     return reward
 
 
@@ -284,11 +330,14 @@ def advance_rows(
     worlds: RoundsWorld,
     objectives: Records,
     steps: np.ndarray,
-    slots: int,
-    sizes: np.ndarray,
-    found: np.ndarray,
+    allowed: np.ndarray,
+    found: Records,
+    marks: np.ndarray,
+    rows: np.ndarray,
+    counts: np.ndarray,
     masks: np.ndarray,
     rewards: np.ndarray,
+    rounds: np.ndarray,
     states: np.ndarray,
 ) -> None:
     """Take a step in every run that is not done.
@@ -296,22 +345,45 @@ def advance_rows(
     Args:
         worlds: stacked.
         objectives: of each run.
-        steps: of each run, allowed by its mask.
-        slots: the most jobs that can run.
-        sizes: the GPUs of each node.
-        found: set to the observations.
-        masks: set to the steps that are allowed next.
+        steps: of each run, which are allowed.
+        allowed: scratch, a value for each step that there is.
+        found, rows, counts, masks: set to the next steps; see `Episodes`.
+        marks: scratch.
         rewards: set to the rewards.
+        rounds: set to how many the step has taken.
         states: of each run, GOES_ON, DONE or TOO_LONG; set anew.
     """
     for number in range(len(steps)):
+        rewards[number], rounds[number] = 0.0, 0
         if states[number] == DONE:
-            rewards[number] = 0.0
             continue
         world = row(worlds, number)
-        rewards[number] = advance(world, objectives[number], steps[number], masks[number])
+        before = world.core[0].rounds
+        rewards[number] = advance(world, objectives[number], steps[number], allowed)
+        rounds[number] = world.core[0].rounds - before
         if world.core[0].ended == len(world.jobs):
             states[number] = DONE
         else:
             states[number] = TOO_LONG if world.core[0].rounds > MOST_ROUNDS else GOES_ON
-        observe_features(world, slots, sizes, found[number])
+        view_row(worlds, number, found, marks, rows, counts, masks)
+
+
+@compiled_with_arrays
+def view_row(
+    worlds: RoundsWorld,
+    number: int,
+    found: Records,
+    marks: np.ndarray,
+    rows: np.ndarray,
+    counts: np.ndarray,
+    masks: np.ndarray,
+) -> None:
+    """Set what a run may choose next, and what it looks like."""
+    world = row(worlds, number)
+    stops = masks.shape[1] > MOST_WITHOUT_STOPS
+    count = find_rows(world, found[number], marks, stops)
+    describe_rows(world, found[number], count, rows[number])
+    counts[number] = count
+    masks[number] = False
+    masks[number, :count] = True
+    masks[number, 0] = count == 1 or world.core[0].running > 0

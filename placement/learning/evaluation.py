@@ -8,10 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from mltcp.core.errors import UsageError
-from placement.learning.episodes import Episodes, EpisodeSettings, kind_names
-from placement.learning.lessons import Player, look_ahead_of
-from placement.policies.schedulers.contention.learned.checkpoint import Checkpoint, digest_of_table
+from placement.learning.episodes import DONE, Episodes, EpisodeSettings, row
+from placement.learning.lessons import preferred
+from placement.model.compiled import compiled_with_arrays
+from placement.policies.schedulers.contention.learned.checkpoint import STEPS, Checkpoint, digest_of_table
+from placement.policies.schedulers.contention.learned.learned import (
+    StepNetwork,
+    guided_step,
+    network_of,
+)
 from placement.policies.schedulers.contention.rule import NAMES, find_rule
+from placement.policies.schedulers.contention.world import RoundsWorld, trial_of
 from placement.simulator.rates.rounds.run import run_rule
 
 RESAMPLES = 50_000
@@ -110,7 +117,7 @@ def compare(
     """
     if not rules:
         raise UsageError("rules: expected one or more, got none")
-    traces = [settings.mix(seed).trace(seed, settings.rounds.model.table) for seed in seeds]
+    traces = [settings.trace_of(seed) for seed in seeds]
     times: list[np.ndarray] = []
     for name in rules:
         rule = find_rule(name)
@@ -135,36 +142,55 @@ def play(
     Raises:
         UsageError: the checkpoint has another shape.
     """
+    check_fits(checkpoint, settings)
     found: dict[int, float] = {}
     for begin in range(0, len(seeds), _AT_ONCE):
         some = seeds[begin : begin + _AT_ONCE]
         episodes = Episodes(settings, len(some))
-        check_fits(checkpoint, episodes)
-        player = look_ahead_of(episodes, checkpoint) if looks_ahead else _alone(checkpoint)
+        network, ahead = (
+            network_of(checkpoint.layers, settings.rounds.nodes, settings.stops) for _ in range(2)
+        )
         for number, seed in enumerate(some):
             episodes.reset(number, seed)
-        playing = set(range(len(some)))
+        playing, steps = set(range(len(some))), np.zeros(len(some), np.int64)
+        plan, trial = trial_of(row(episodes.worlds, 0)), trial_of(row(episodes.worlds, 0))
         while playing:
-            episodes.step(player(episodes))
+            if looks_ahead:
+                guided_steps(episodes.worlds, episodes.states, plan, trial, network, ahead, steps)
+                episodes.take(steps)
+            else:
+                episodes.step(preferred(episodes, network))
             for number in [each for each in playing if episodes.is_done(each)]:
                 found[some[number]] = episodes.mean_jct_s(number)
                 playing.discard(number)
     return [found[seed] for seed in seeds]
 
 
-def check_fits(checkpoint: Checkpoint, episodes: Episodes) -> None:
-    """Refuse a checkpoint that reads or gives other numbers.
+@compiled_with_arrays
+def guided_steps(
+    worlds: RoundsWorld,
+    states: np.ndarray,
+    plan: RoundsWorld,
+    trial: RoundsWorld,
+    network: StepNetwork,
+    ahead: StepNetwork,
+    steps: np.ndarray,
+) -> None:
+    """Set the next step of each of these stacked worlds whose run is not done; a network guides the look-ahead."""
+    for number in range(len(steps)):
+        if states[number] != DONE:
+            steps[number] = guided_step(row(worlds, number), plan, trial, network, ahead)[0]
+
+
+def check_fits(checkpoint: Checkpoint, settings: EpisodeSettings) -> None:
+    """Refuse a checkpoint that sees something else, or may stop jobs where runs have no stops, or the other way round.
 
     Raises:
-        UsageError: it does, or other kinds of jobs belong to them.
+        UsageError: it does.
     """
-    header, rounds = checkpoint.header, episodes.settings.rounds
     for name, expected, given in (
-        ("nodes", rounds.nodes, header.nodes),
-        ("gpus", rounds.gpus, header.gpus),
-        ("features", episodes.observations.shape[1], header.features),
-        ("steps", episodes.masks.shape[1], header.steps),
-        ("kinds", ", ".join(kind_names(rounds)), ", ".join(header.kinds)),
+        ("view", STEPS, checkpoint.header.view),
+        ("stops", settings.stops, checkpoint.header.stops),
     ):
         if expected != given:
             raise UsageError(f"checkpoint: {name}: expected {expected}, got {given}")
@@ -172,11 +198,7 @@ def check_fits(checkpoint: Checkpoint, episodes: Episodes) -> None:
 
 def uses_table_of(checkpoint: Checkpoint, settings: EpisodeSettings) -> bool:
     """Whether the checkpoint was trained with the table of these settings."""
-    return checkpoint.header.table == digest_of_table(settings.rounds.model.table)
-
-
-def _alone(checkpoint: Checkpoint) -> Player:
-    return lambda episodes: checkpoint.choose(episodes.observations, episodes.masks_without_idling())
+    return digest_of_table(settings.rounds.model.table) in checkpoint.header.tables
 
 
 def _interquartile_mean(values: np.ndarray) -> float:

@@ -1,7 +1,8 @@
-"""Lessons: the step of the look-ahead in each state of runs that it plays itself, or a policy that learns from it."""
+"""Lessons: what each step would cost, by simulation, in the states of runs that a look-ahead plays, or a policy."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,8 +11,15 @@ import numpy as np
 from placement.learning.episodes import DONE, Episodes, EpisodeSettings, row
 from placement.model.compiled import compiled_with_arrays
 from placement.policies.schedulers.contention.learned.checkpoint import Checkpoint
-from placement.policies.schedulers.contention.learned.learned import GuideNetwork, guided_step, network_of
-from placement.policies.schedulers.contention.steps import rule_step
+from placement.policies.schedulers.contention.learned.learned import (
+    StepNetwork,
+    network_of,
+    score_rows,
+    simulated_with,
+)
+from placement.policies.schedulers.contention.look_ahead import NEVER, PLACE, WAIT, simulated
+from placement.policies.schedulers.contention.rule import REOPT_LOOK
+from placement.policies.schedulers.contention.steps import end_step, rule_step
 from placement.policies.schedulers.contention.world import RoundsWorld, trial_of
 
 Tell = Callable[[str, int, int, float | None], None]
@@ -19,126 +27,198 @@ Tell = Callable[[str, int, int, float | None], None]
 
 _AT_ONCE = 32
 
+SHARP_S = 60.0
+"""Sums of completion times are told apart by so much, times the root of the number of present jobs."""
+
+_MARGIN = 8.0
+
 
 class Lessons(NamedTuple):
-    """Choices, one a row: observations, masks, the look-ahead's steps, and the sums of the rewards from there on."""
+    """Choices, one a row.
 
-    observations: np.ndarray
-    masks: np.ndarray
-    steps: np.ndarray
-    returns: np.ndarray
+    Attributes:
+        rows: of each, what is told of its steps, (choices, steps, numbers); see `step_rows`.
+        targets: the probabilities with which its steps should be taken, (choices, steps).
+    """
+
+    rows: np.ndarray
+    targets: np.ndarray
 
 
 def watch(
     settings: EpisodeSettings,
     first_seed: int,
     count: int,
-    player: Player | None = None,
+    player: Checkpoint | None = None,
     tell: Tell = lambda what, done, most, score: None,
     guide: Checkpoint | None = None,
 ) -> Lessons:
-    """Play runs from a seed on, and note the step of the look-ahead in each state.
+    """Play runs from a seed on, and note what the steps in each state cost.
+
+    Each step is tried by simulating the present jobs to their end, with the rule `greedy` in the simulation or the
+    guide. A step that ends them t s later in sum than the best one is to be taken less often by exp(-t / (`SHARP_S` *
+    sqrt(jobs))): so a mistake that costs little is little of a mistake (Ross and Bagnell, AggreVaTe, 2014). Where jobs
+    may be stopped and nothing guides, the step of `reopt-look` alone is to be taken.
 
     Args:
         settings: of the runs.
         first_seed: of the first run.
         count: of runs.
-        player: chooses the steps; the look-ahead itself if None.
+        player: chooses the steps; None for those that cost least.
         tell: is told how far it is.
-        guide: of the look-ahead; None for that of the rule.
+        guide: of the simulations; None for the rule.
     """
     episodes = Episodes(settings, min(count, _AT_ONCE))
-    look_ahead = look_ahead_of(episodes, guide)
+    nodes, plan, trial = (
+        settings.rounds.nodes,
+        trial_of(row(episodes.worlds, 0)),
+        trial_of(row(episodes.worlds, 0)),
+    )
+    ahead = None if guide is None else network_of(guide.layers, nodes, settings.stops)
+    plays = None if player is None else network_of(player.layers, nodes, settings.stops)
     playing = {number: first_seed + number for number in range(episodes.count)}
     for number, seed in playing.items():
         episodes.reset(number, seed)
-    next_seed, found = first_seed + episodes.count, []
-    kept: dict[int, list[tuple[np.ndarray, np.ndarray, int, float]]] = {number: [] for number in playing}
+    next_seed, ended = first_seed + episodes.count, 0
+    rows, targets = [], []
+    weights = np.zeros(episodes.masks.shape)
     while playing:
-        steps = look_ahead(episodes)
-        before = episodes.observations.astype(np.float16), episodes.masks.copy(), steps.copy()
-        episodes.step(steps if player is None else player(episodes))
-        for number in list(playing):
-            kept[number].append(
-                (before[0][number], before[1][number], int(before[2][number]), episodes.rewards[number])
+        if ahead is None:
+            weigh_by_rule(
+                episodes.worlds, episodes.states, plan, trial, episodes.found, episodes.masks, weights
             )
-            if not episodes.is_done(number):
-                continue
-            found.append(_lessons(kept.pop(number), settings.jobs))
-            tell("teacher", len(found), count, None)
+        else:
+            weigh_by_guide(
+                *(episodes.worlds, episodes.states, trial, ahead, episodes.found, episodes.masks, weights)
+            )
+        open_runs = [
+            number for number in playing if episodes.counts[number] > 1 and weights[number].sum() > 0
+        ]
+        rows.append(episodes.rows[open_runs].astype(np.float16))
+        targets.append(weights[open_runs].astype(np.float16))
+        chosen = weights.argmax(axis=1) if plays is None else preferred(episodes, plays)
+        episodes.step(
+            np.where(episodes.masks[np.arange(episodes.count), chosen], chosen, episodes.masks.argmax(axis=1))
+        )
+        for number in [each for each in playing if episodes.is_done(each)]:
             del playing[number]
+            ended += 1
+            tell("teacher", ended, count, None)
             if next_seed < first_seed + count:
-                playing[number], kept[number] = next_seed, []
+                playing[number] = next_seed
                 episodes.reset(number, next_seed)
                 next_seed += 1
-    return Lessons(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+    return Lessons(np.concatenate(rows), np.concatenate(targets))
 
 
-def _lessons(kept: list[tuple[np.ndarray, np.ndarray, int, float]], jobs: int) -> Lessons:
-    observations, masks, steps, rewards = zip(*kept, strict=True)
-    returns = np.cumsum(np.array(rewards)[::-1])[::-1] / jobs
-    return Lessons(np.array(observations), np.array(masks), np.array(steps), returns)
-
-
-# -- the steps of look-aheads in many runs: of the rules, to be imitated, and that which a policy guides ---------------
-
-
-Player = Callable[[Episodes], np.ndarray]
-"""Chooses a step for each run."""
-
-
-def look_ahead_of(episodes: Episodes, guide: Checkpoint | None) -> Player:
-    """The look-ahead of these runs' rule, or the one that a network guides.
-
-    Raises:
-        UsageError: the network has too few layers or too many.
-    """
-    plan, trial = trial_of(row(episodes.worlds, 0)), trial_of(row(episodes.worlds, 0))
-    steps = np.zeros(episodes.count, np.int64)
-    if guide is None:
-
-        def play(episodes: Episodes) -> np.ndarray:
-            rule_steps(episodes.worlds, episodes.states, plan, trial, steps)
-            return steps
-
-    else:
-        rounds = episodes.settings.rounds
-        network = network_of(guide.layers, (rounds.gpus,) * rounds.nodes, episodes.slots)
-
-        def play(episodes: Episodes) -> np.ndarray:
-            guided_steps(episodes.worlds, episodes.states, plan, trial, network, steps)
-            return steps
-
-    return play
+def preferred(
+    episodes: Episodes, network: StepNetwork, chance: np.random.Generator | None = None
+) -> np.ndarray:
+    """The row that a network prefers in each run, or one drawn from its probabilities."""
+    logits = np.zeros(episodes.masks.shape, np.float32)
+    score_runs(network, episodes.rows, episodes.counts, logits)
+    if chance is not None:
+        logits += chance.gumbel(size=logits.shape).astype(np.float32)
+    return np.asarray(np.where(episodes.masks, logits, -np.inf).argmax(axis=1))
 
 
 @compiled_with_arrays
-def rule_steps(
-    worlds: RoundsWorld, states: np.ndarray, plan: RoundsWorld, trial: RoundsWorld, steps: np.ndarray
+def score_runs(network: StepNetwork, rows: np.ndarray, counts: np.ndarray, logits: np.ndarray) -> None:
+    """Set the logits of the rows of many runs."""
+    for number in range(len(rows)):
+        score_rows(network, rows[number], counts[number], logits[number])
+
+
+# -- what steps cost ---------------------------------------------------------------------------------------------------
+
+
+@compiled_with_arrays
+def weigh_by_rule(
+    worlds: RoundsWorld,
+    states: np.ndarray,
+    plan: RoundsWorld,
+    trial: RoundsWorld,
+    found: np.ndarray,
+    masks: np.ndarray,
+    weights: np.ndarray,
 ) -> None:
-    """Set the next step of each of these stacked worlds whose run is not done, by the look-ahead of its rule.
+    """Set the probabilities of the steps of each run that is not done, by the look-ahead of its rule.
 
     Args:
         worlds: stacked.
         states: of the runs.
         plan, trial: scratch.
-        steps: set to the next ones.
+        found, masks: the steps of each run; see `Episodes`.
+        weights: set to the probabilities.
     """
-    for number in range(len(steps)):
-        if states[number] != DONE:
-            steps[number] = rule_step(row(worlds, number), plan, trial)
+    for number in range(len(states)):
+        weights[number] = 0.0
+        if states[number] == DONE:
+            continue
+        world = row(worlds, number)
+        if world.core[0].family == REOPT_LOOK:
+            step = rule_step(world, plan, trial)
+            for each in range(masks.shape[1]):
+                if masks[number, each] and found[number, each].step == step:
+                    weights[number, each] = 1.0
+            continue
+        best = NEVER
+        margin = margin_s(world)
+        for each in range(masks.shape[1]):
+            if not masks[number, each]:
+                weights[number, each] = NEVER
+                continue
+            tried = found[number, each]
+            bound = best + margin
+            if tried.step == end_step(world):
+                weights[number, each] = simulated(world, trial, WAIT, 0, bound)
+            else:
+                chosen = world.choices[0]
+                chosen.job, chosen.cell, chosen.nodes = tried.job, tried.cell, tried.nodes
+                weights[number, each] = simulated(world, trial, PLACE, 0, bound)
+            best = min(best, weights[number, each])
+        soften(world, weights[number], best)
 
 
 @compiled_with_arrays
-def guided_steps(
+def weigh_by_guide(
     worlds: RoundsWorld,
     states: np.ndarray,
-    plan: RoundsWorld,
     trial: RoundsWorld,
-    network: GuideNetwork,
-    steps: np.ndarray,
+    network: StepNetwork,
+    found: np.ndarray,
+    masks: np.ndarray,
+    weights: np.ndarray,
 ) -> None:
-    """Set the next step of each of these stacked worlds whose run is not done; a network guides the look-ahead."""
-    for number in range(len(steps)):
-        if states[number] != DONE:
-            steps[number] = guided_step(row(worlds, number), plan, trial, network)
+    """As `weigh_by_rule`, with a network that decides in the simulations."""
+    for number in range(len(states)):
+        weights[number] = 0.0
+        if states[number] == DONE:
+            continue
+        world = row(worlds, number)
+        best = NEVER
+        for each in range(masks.shape[1]):
+            total = NEVER
+            if masks[number, each]:
+                total = simulated_with(
+                    world, trial, network, found[number, each].step, best + margin_s(world)
+                )
+            weights[number, each], best = total, min(best, total)
+        soften(world, weights[number], best)
+
+
+@compiled_with_arrays
+def margin_s(world: RoundsWorld) -> float:
+    """Sums of completion times that exceed the least by more are not told apart."""
+    return _MARGIN * SHARP_S * math.sqrt(world.core[0].waiting + world.core[0].running)
+
+
+@compiled_with_arrays
+def soften(world: RoundsWorld, totals: np.ndarray, best: float) -> None:
+    """Turn sums of completion times into probabilities."""
+    scale, whole = margin_s(world) / _MARGIN, 0.0
+    for each in range(len(totals)):
+        totals[each] = math.exp(-(totals[each] - best) / scale) if totals[each] < NEVER else 0.0
+        whole += totals[each]
+    for each in range(len(totals)):
+        totals[each] /= max(whole, 1e-300)

@@ -8,14 +8,20 @@ from pathlib import Path
 
 import torch
 from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import set_random_seed
 
 from mltcp.core.atomic_files import make_folder
 from placement.learning.environment import PublishedEnvironment
-from placement.learning.episodes import EpisodeSettings
-from placement.learning.training import Rollouts, checkpoint_of
-from placement.policies.schedulers.contention.learned.checkpoint import PUBLISHED, Checkpoint
+from placement.learning.episodes import EpisodeSettings, kind_names
+from placement.policies.schedulers.contention.learned.checkpoint import (
+    FORMAT,
+    PUBLISHED,
+    Checkpoint,
+    CheckpointHeader,
+    digest_of_table,
+)
 
 _PACKAGES = ("numpy", "torch", "gymnasium", "stable-baselines3")
 
@@ -61,6 +67,44 @@ def train_published(
         "restart_ns": rounds.restart_ns,
         "versions": {name: version(name) for name in _PACKAGES},
     }
-    checkpoint = checkpoint_of(model.policy, rounds, PUBLISHED, told)
+    linear = [
+        part
+        for part in (*model.policy.mlp_extractor.policy_net, model.policy.action_net)
+        if isinstance(part, torch.nn.Linear)
+    ]
+    layers = tuple(
+        (part.weight.detach().numpy().T.copy(), part.bias.detach().numpy().copy()) for part in linear
+    )
+    header = CheckpointHeader(
+        FORMAT,
+        PUBLISHED,
+        features=len(layers[0][0]),
+        outputs=len(layers[-1][1]),
+        stops=False,
+        tables=(digest_of_table(rounds.model.table),),
+        training=told,
+        kinds=kind_names(rounds),
+        nodes=rounds.nodes,
+        gpus=rounds.gpus,
+    )
+    checkpoint = Checkpoint(header, layers)
     checkpoint.save(folder / "policy.npz")
     return checkpoint
+
+
+class Rollouts(BaseCallback):
+    """Calls back after each rollout, with the steps that are done.
+
+    Args:
+        ended: after a rollout.
+    """
+
+    def __init__(self, ended: Callable[[int], None]) -> None:
+        super().__init__()
+        self._ended = ended
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self._ended(self.num_timesteps)

@@ -1,30 +1,26 @@
-"""Training of a policy: imitation of the look-ahead, then proximal policy optimisation with masks (sb3-contrib).
+"""Training of a policy: imitation of what simulations say of each step, then proximal policy optimisation.
 
 A folder keeps the training as it goes on (`training_folder`), so that one that was interrupted goes on there.
 """
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from gymnasium import spaces
-from sb3_contrib import MaskablePPO
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import Logger, make_output_format
-from stable_baselines3.common.vec_env import VecEnv
 
-from mltcp.core.errors import UsageError
-from placement.learning.environment import HIGHEST
-from placement.learning.episodes import Episodes, EpisodeSettings, kind_names
-from placement.learning.evaluation import check_fits
-from placement.learning.lessons import Lessons, Tell, watch
+from mltcp.core.errors import MltcpError, UsageError
+from placement.learning.episodes import Episodes, EpisodeSettings
+from placement.learning.evaluation import check_fits, play
+from placement.learning.lessons import Lessons, Tell, preferred, watch
 from placement.learning.training_folder import TrainingFolder, TrainingSettings
 from placement.policies.schedulers.contention.learned.checkpoint import (
     FORMAT,
@@ -32,17 +28,63 @@ from placement.policies.schedulers.contention.learned.checkpoint import (
     Checkpoint,
     CheckpointHeader,
     Layers,
-    best_steps,
     digest_of_table,
 )
-from placement.simulator.rates.rounds.run import RoundsSettings
+from placement.policies.schedulers.contention.learned.learned import network_of
+from placement.policies.schedulers.contention.learned.step_rows import NUMBERS, WIDTH
 
-_PACKAGES = ("numpy", "torch", "gymnasium", "stable-baselines3", "sb3-contrib")
-_MODEL = "model.zip"
+_PACKAGES = ("numpy", "torch")
+_MODEL = "model.pt"
+_RUNNING, _WAITING = NUMBERS.index("all_running"), NUMBERS.index("all_waiting")
+_NEVER = -1e9
+
+
+class StepPolicy(torch.nn.Module):
+    """The network of `learned.score_rows` with, for the training, the value of a state.
+
+    Args:
+        hidden: the width of the layers.
+    """
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(WIDTH, hidden), torch.nn.Linear(hidden, hidden)
+        self.third, self.fourth = torch.nn.Linear(2 * hidden, hidden), torch.nn.Linear(hidden, 1)
+        self.value = torch.nn.Sequential(
+            torch.nn.Linear(hidden, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 1)
+        )
+
+    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The logarithms of the probabilities of the steps, and the value of a job that is present.
+
+        Args:
+            rows: (choices, steps, numbers); zero where there is no step.
+
+        Returns:
+            (choices, steps), about `_NEVER` where there is no step; and (choices,), negative, in hours.
+        """
+        allowed = rows[..., :3].sum(-1) > 0
+        # As `Episodes.masks`: the cluster is never left idle while a job could run.
+        idle = (rows[:, 0, _RUNNING] == 0) & allowed[:, 1]
+        hidden = torch.relu(self.second(torch.relu(self.first(rows)))) * allowed[..., None]
+        pooled = hidden.max(dim=1).values
+        both = torch.cat([hidden, pooled[:, None].expand_as(hidden)], -1)
+        logits = self.fourth(torch.relu(self.third(both))).squeeze(-1)
+        allowed = torch.cat([(allowed[:, 0] & ~idle)[:, None], allowed[:, 1:]], 1)
+        logits = torch.where(allowed, logits, torch.full_like(logits, _NEVER))
+        value = -torch.nn.functional.softplus(self.value(pooled.detach()).squeeze(-1) + 1.0)
+        return torch.log_softmax(logits, -1), value
+
+    def layers(self) -> Layers:
+        """What a checkpoint keeps."""
+        linear = (self.first, self.second, self.third, self.fourth)
+        return tuple(
+            (part.weight.detach().numpy().T.copy(), part.bias.detach().numpy().copy()) for part in linear
+        )
 
 
 def train(
-    episodes: EpisodeSettings,
+    worlds: Sequence[EpisodeSettings],
     settings: TrainingSettings,
     folder: Path,
     tell: Tell = lambda what, done, most, score: None,
@@ -52,190 +94,122 @@ def train(
     """Train a policy, or go on with a training that was interrupted.
 
     Args:
-        episodes: the runs to learn from.
+        worlds: the runs to learn from: clusters, tables, combinations of ratios and traces, in equal shares.
         settings: of the training.
-        folder: for ``policy.npz``, ``model.zip``, and what is needed to go on.
+        folder: for ``policy.npz``, ``model.pt``, and what is needed to go on.
         tell: is told how far it is.
         tensorboard: a folder for its log; None for none.
-        guide: a policy that guides the look-ahead that is imitated (expert iteration: Anthony, Tian and Barber, NIPS
-            2017); None to imitate the look-ahead of the rule.
+        guide: a policy that decides in the simulations that are imitated (expert iteration: Anthony, Tian and Barber,
+            NIPS 2017); None for the rule.
 
     Raises:
         UsageError: the folder has a training with other settings, a log is asked for without the package, or the guide
-            has another shape.
+            may stop jobs and the policy not, or the other way round.
+        MltcpError: the training diverges; what was kept before stays.
     """
     torch.set_num_threads(1)
+    torch.manual_seed(settings.seed)
     if guide is not None:
-        check_fits(guide, Episodes(replace(episodes, jobs=1), 1))
-    described = _description(episodes, settings) | {"guide": guide.digest if guide else None}
+        check_fits(guide, worlds[0])
+    described = _description(worlds, settings) | {"guide": guide.digest if guide else None}
     kept = TrainingFolder(folder, described)
-    runs = ContentionRuns(Episodes(episodes, settings.runs), settings.first_seed + kept.traces)
-    model = _model(runs, settings)
-    model.set_logger(_logger(tensorboard))
-    if kept.parts or kept.steps:
-        model.set_parameters(str(folder / _MODEL))
-        model.num_timesteps = kept.steps
+    log = _log(tensorboard)
+    policy = StepPolicy(settings.hidden)
 
     def save() -> None:
-        kept.write(_MODEL, model.save)
+        kept.write(_MODEL, lambda path: torch.save(policy.state_dict(), path))
+        kept.write("policy.npz", checkpoint_of(policy, worlds, described).save)
 
-    def keep(steps: int) -> None:
-        save()
-        kept.note(steps=steps, traces=runs.next_seed - settings.first_seed)
-
-    def report(steps: int) -> None:
-        score = float(np.mean(runs.mean_jct_s)) if runs.mean_jct_s else None
-        runs.mean_jct_s.clear()
-        tell("learning", min(steps, settings.steps), settings.steps, score)
-
+    if kept.parts or kept.steps:
+        policy.load_state_dict(torch.load(folder / _MODEL, weights_only=True))
     if settings.imitated:
-        imitate(model.policy, episodes, settings, kept, save, tell, guide)
-    imitation_s = kept.seconds
+        imitate(policy, worlds, settings, kept, save, tell, guide)
+    imitation_s, told = kept.seconds, {}
     if kept.steps < settings.steps:
-        rollouts = Rollouts(report, keep)
-        model.learn(settings.steps - kept.steps, callback=rollouts, reset_num_timesteps=False)
-        save()
-        kept.note(steps=max(settings.steps, model.num_timesteps))
-    told = {"imitation_s": round(imitation_s), "all_s": round(kept.seconds)}
-    slots = Episodes(replace(episodes, jobs=1), 1).slots
-    shape = {"slots": slots, "stops": episodes.stops, "gains": episodes.gains}
-    checkpoint = checkpoint_of(model.policy, episodes.rounds, STEPS, described | told, **shape)
+        told = improve(policy, worlds, settings, kept, save, tell, log)
+    told |= {"imitation_s": round(imitation_s), "all_s": round(kept.seconds)}
+    checkpoint = checkpoint_of(policy, worlds, described | told)
     kept.write("policy.npz", checkpoint.save)
     kept.remove_lessons()
     return checkpoint
 
 
-def _model(runs: ContentionRuns, settings: TrainingSettings) -> MaskablePPO:
-    return MaskablePPO(
-        "MlpPolicy",
-        runs,
-        learning_rate=lambda left: settings.rate * left,
-        n_steps=settings.horizon,
-        batch_size=settings.batch,
-        n_epochs=settings.epochs,
-        gamma=1.0,
-        gae_lambda=settings.trace_decay,
-        clip_range=settings.clip,
-        ent_coef=settings.entropy,
-        policy_kwargs={"net_arch": list(settings.hidden), "activation_fn": torch.nn.Tanh},
-        seed=settings.seed,
-        device="cpu",
-    )
+def checkpoint_of(policy: StepPolicy, worlds: Sequence[EpisodeSettings], told: dict[str, Any]) -> Checkpoint:
+    """The network of a policy, and its description.
+
+    Raises:
+        UsageError: a number of it is not finite.
+    """
+    tables = tuple(dict.fromkeys(digest_of_table(each.rounds.model.table) for each in worlds))
+    header = CheckpointHeader(FORMAT, STEPS, WIDTH, 1, worlds[0].stops, tables, told)
+    return Checkpoint(header, policy.layers())
 
 
-def _logger(tensorboard: Path | None) -> Logger:
-    """Without a log, nothing is written: sb3 would make a folder among the temporary files."""
-    if tensorboard is None:
-        return Logger(folder=None, output_formats=[])
+def _log(folder: Path | None) -> Callable[[str, float, int], None]:
+    if folder is None:
+        return lambda name, value, step: None
     if find_spec("tensorboard") is None:
         raise UsageError("--tensorboard: expected the package tensorboard, which is not installed")
-    return Logger(
-        folder=str(tensorboard), output_formats=[make_output_format("tensorboard", str(tensorboard))]
-    )
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(folder))
+    return lambda name, value, step: writer.add_scalar(name, value, step)
 
 
-def _description(episodes: EpisodeSettings, settings: TrainingSettings) -> dict[str, Any]:
+def _description(worlds: Sequence[EpisodeSettings], settings: TrainingSettings) -> dict[str, Any]:
     """All that decides what is learned, for people and to compare."""
-    rounds = episodes.rounds
+    one = worlds[0]
     return {
         **asdict(settings),
-        "loads": episodes.loads,
-        "at_once": episodes.at_once,
-        "mixes": episodes.mixes,
-        "jobs": episodes.jobs,
-        "stops": episodes.stops,
-        "gains": episodes.gains,
-        "reward": episodes.reward,
-        "restart_ns": rounds.restart_ns,
-        "table": digest_of_table(rounds.model.table),
+        "loads": one.loads,
+        "at_once": one.at_once,
+        "mixes": one.mixes,
+        "jobs": one.jobs,
+        "stops": one.stops,
+        "restart_ns": one.rounds.restart_ns,
+        "worlds": [
+            {
+                "nodes": each.rounds.nodes,
+                "gpus": each.rounds.gpus,
+                "table": digest_of_table(each.rounds.model.table),
+                "combination": each.rounds.model.combination,
+                "trace": None if each.trace is None else each.trace.name,
+            }
+            for each in worlds
+        ],
         "first_trace": settings.first_seed,
         "versions": {name: version(name) for name in _PACKAGES},
     }
 
 
-def checkpoint_of(
-    policy: Any, rounds: RoundsSettings, view: str, told: dict[str, Any], **shape: Any
-) -> Checkpoint:
-    """The network of a policy that chooses steps, and its description.
-
-    Args:
-        policy: of stable-baselines3.
-        rounds: the cluster and its table.
-        view: `STEPS` or `PUBLISHED`.
-        told: settings, seeds and versions, for people.
-        shape: `slots`, `stops` and `gains` of the header; nothing for `PUBLISHED`.
-    """
-    layers = layers_of(policy)
-    header = CheckpointHeader(
-        FORMAT,
-        view,
-        kind_names(rounds),
-        rounds.nodes,
-        rounds.gpus,
-        features=len(layers[0][0]),
-        steps=len(layers[-1][1]),
-        table=digest_of_table(rounds.model.table),
-        training=told,
-        **({"slots": 0, "stops": False, "gains": False} | shape),
-    )
-    return Checkpoint(header, layers)
+# -- imitation ---------------------------------------------------------------------------------------------------------
+# In parts: after the first one, the policy itself plays. A policy that has seen only its teacher's states errs in those
+# that its own errors lead to. So the simulations say what each step costs there, too, and the policy learns from all
+# parts together (DAgger: Ross, Gordon, Bagnell, AISTATS 2011).
 
 
-class Rollouts(BaseCallback):
-    """Calls back before and after each rollout, with the steps that are done.
-
-    Args:
-        ended: after a rollout.
-        begins: before one.
-    """
-
-    def __init__(
-        self, ended: Callable[[int], None], begins: Callable[[int], None] = lambda steps: None
-    ) -> None:
-        super().__init__()
-        self._ended, self._begins = ended, begins
-
-    def _on_step(self) -> bool:
-        return True
-
-    def _on_rollout_start(self) -> None:
-        self._begins(self.num_timesteps)
-
-    def _on_rollout_end(self) -> None:
-        self._ended(self.num_timesteps)
-
-
-# -- imitation of the look-ahead ---------------------------------------------------------------------------------------
-# Imitation of the look-ahead by cross-entropy, in parts: after the first one, the policy itself plays.
-#
-# A policy that has seen only its teacher's states errs in those that its own errors lead to. So the look-ahead says
-# what it would do there, too, and the policy learns from all parts together (DAgger: Ross, Gordon, Bagnell, AISTATS
-# 2011).
-
-
-_RATE = 1e-3
-_VALUE_WEIGHT = 0.5
+_RATE = 2e-3
 
 
 def imitate(
-    policy: Any,
-    episodes: EpisodeSettings,
+    policy: StepPolicy,
+    worlds: Sequence[EpisodeSettings],
     settings: TrainingSettings,
     kept: TrainingFolder,
     save: Callable[[], None],
     tell: Tell,
     guide: Checkpoint | None = None,
 ) -> None:
-    """Teach a policy of sb3-contrib the steps of the look-ahead, and its values the returns.
+    """Teach a policy which steps cost little.
 
     Args:
-        policy: with masks.
-        episodes: the runs; all of the teacher's traces have seeds below those that are learned from later.
+        policy: to teach.
+        worlds: the runs; all of the teacher's traces have seeds below those that are learned from later.
         settings: how many runs, and the batch.
         kept: the parts that are done, to which those that follow are added.
         save: the policy, to go on from.
         tell: is told how far it is.
-        guide: of the look-ahead; None for that of the rule.
+        guide: of the simulations; None for the rule.
     """
     if kept.parts >= settings.parts:
         return
@@ -244,137 +218,220 @@ def imitate(
     for part, runs in enumerate(np.array_split(np.arange(settings.imitated), settings.parts)):
         if part < kept.parts:
             continue
-        layers = layers_of(policy)
-        player = None if part == 0 else lambda episodes, layers=layers: _play(episodes, layers)
-        lessons.append(watch(episodes, first_seed + int(runs[0]), len(runs), player, tell, guide))
+        player = None if part == 0 else checkpoint_of(policy, worlds, {})
+        found = [
+            watch(each, first_seed + int(some[0]), len(some), player, tell, guide)
+            for each, some in zip(worlds, np.array_split(runs, len(worlds)), strict=True)
+            if len(some)
+        ]
+        lessons.append(Lessons(*(np.concatenate(parts) for parts in zip(*found, strict=True))))
         kept.write_lessons(part, lessons[-1])
-        is_last = part == settings.parts - 1
-        passes = settings.passes if is_last else max(1, settings.passes // 3)
+        passes = settings.passes if part == settings.parts - 1 else max(1, settings.passes // 3)
         _learn(policy, lessons, settings.batch, passes, np.random.default_rng([settings.seed, part]), tell)
         save()
         kept.note(parts=part + 1)
 
 
-def layers_of(policy: Any) -> Layers:
-    """The network of a policy of sb3-contrib that chooses steps."""
-    parts = [*policy.mlp_extractor.policy_net, policy.action_net]
-    linear = [part for part in parts if isinstance(part, torch.nn.Linear)]
-    return tuple(
-        (part.weight.detach().numpy().T.copy(), part.bias.detach().numpy().copy()) for part in linear
-    )
-
-
-def _play(episodes: Episodes, layers: Layers) -> np.ndarray:
-    return best_steps(layers, episodes.observations, episodes.masks_without_idling())
-
-
 def _learn(
-    policy: Any, lessons: Sequence[Lessons], size: int, passes: int, chance: np.random.Generator, tell: Tell
+    policy: StepPolicy,
+    lessons: Sequence[Lessons],
+    size: int,
+    passes: int,
+    chance: np.random.Generator,
+    tell: Tell,
 ) -> None:
+    """Cross-entropy to the targets; the rate falls to 0 along a cosine."""
     optimizer = torch.optim.Adam(policy.parameters(), lr=_RATE)
     for done in range(passes):
-        for group in optimizer.param_groups:
-            group["lr"] = _RATE * (1 - done / passes)
-        for each, rows in _batches(lessons, size, chance):
-            values, log_probability, _ = policy.evaluate_actions(
-                torch.as_tensor(each.observations[rows], dtype=torch.float32),
-                torch.as_tensor(each.steps[rows]),
-                action_masks=each.masks[rows],
-            )
-            errors = values.flatten() - torch.as_tensor(each.returns[rows], dtype=torch.float32)
-            loss = -log_probability.mean() + _VALUE_WEIGHT * errors.square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
-            optimizer.step()
+        batches = _batches(lessons, size, chance)
+        for number, (each, rows) in enumerate(batches):
+            share = (done + number / len(batches)) / passes
+            optimizer.param_groups[0]["lr"] = _RATE * (1 + math.cos(math.pi * share)) / 2
+            seen, targets = (torch.as_tensor(values[rows].astype(np.float32)) for values in each)
+            loss = -(targets * policy(seen)[0]).sum(-1).mean()
+            _update(policy, optimizer, loss)
         tell("imitation", done + 1, passes, None)
+
+
+def _update(policy: StepPolicy, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    if not torch.isfinite(loss):
+        raise MltcpError("training: the loss is not finite; the policy of the last part or update is kept")
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
+    optimizer.step()
 
 
 def _batches(
     lessons: Sequence[Lessons], size: int, chance: np.random.Generator
 ) -> list[tuple[Lessons, np.ndarray]]:
-    """All rows once, a batch from one part each: the parts together would need twice the memory."""
+    """All choices once, a batch from one part each: the parts together would need twice the memory."""
     found = []
     for each in lessons:
-        order = chance.permutation(len(each.steps))
+        order = chance.permutation(len(each.rows))
         found += [(each, rows) for rows in np.array_split(order, max(1, len(order) // size))]
     return [found[number] for number in chance.permutation(len(found))]
 
 
-# -- many runs as one vectorised environment of stable-baselines3 ------------------------------------------------------
+# -- proximal policy optimisation (Schulman et al., 2017) --------------------------------------------------------------
+# The reward of a step is minus the hours that all present jobs spend in the system during it, discounted a round at a
+# time. Its size grows with the jobs that are present, so values and advantages are those of one of them. The first
+# updates teach the value alone; then the policy follows, held back by its divergence from the imitator, so that it
+# cannot forget what simulations have taught it.
 
 
-_MASKS = "action_masks"
+class Rollout(NamedTuple):
+    """Steps of many runs: `rows`, the chosen ones, the advantages of one job, and the value's targets."""
+
+    rows: torch.Tensor
+    chosen: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
 
 
-class ContentionRuns(VecEnv):
+class ContentionRuns:
     """Runs side by side; one that has ended begins again with the trace of the next seed that no run has had.
 
     Attributes:
         next_seed: of the next run.
-        mean_jct_s: of the runs that have ended since it was last emptied.
 
     Args:
-        episodes: the runs.
+        settings: of the runs.
+        count: how many at once.
         first_seed: of the first run.
     """
 
-    def __init__(self, episodes: Episodes, first_seed: int) -> None:
-        self._episodes, self.next_seed = episodes, first_seed
-        self.mean_jct_s: list[float] = []
-        width = episodes.observations.shape[1]
-        observed = spaces.Box(-1.0, HIGHEST, (width,), np.float32)
-        super().__init__(episodes.count, observed, spaces.Discrete(episodes.masks.shape[1]))
-
-    def reset(self) -> np.ndarray:
-        """Begin all runs anew."""
-        for number in range(self.num_envs):
+    def __init__(self, settings: EpisodeSettings, count: int, first_seed: int) -> None:
+        self._episodes, self.next_seed = Episodes(settings, count), first_seed
+        for number in range(count):
             self._begin(number)
-        return self._episodes.observations.copy()
 
-    def step_async(self, actions: np.ndarray) -> None:
-        """Take a step in each run."""
-        self._episodes.step(actions)
-
-    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        """The outcome of the step."""
-        # A job's share, so that values do not grow with the trace.
-        rewards = (self._episodes.rewards / self._episodes.settings.jobs).astype(np.float32)
-        done = np.array([self._episodes.is_done(number) for number in range(self.num_envs)])
-        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-        for number in np.flatnonzero(done).tolist():
-            infos[number]["terminal_observation"] = self._episodes.observations[number].copy()
-            self.mean_jct_s.append(self._episodes.mean_jct_s(number))
-            self._begin(number)
-        return self._episodes.observations.copy(), rewards, done, infos
-
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        """The masks, the only method that the runs have."""
-        if method_name != _MASKS:
-            raise AttributeError(method_name)
-        return list(self._episodes.masks.copy())
-
-    def has_attr(self, attr_name: str) -> bool:
-        """Whether runs have a method of this name."""
-        return attr_name == _MASKS
-
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """Runs have no attributes, except that they are not rendered."""
-        if attr_name == "render_mode":
-            return [None] * self.num_envs
-        raise AttributeError(attr_name)
-
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Runs have no attributes."""
-        raise AttributeError(attr_name)
-
-    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """No run is wrapped."""
-        return [False] * self.num_envs
-
-    def close(self) -> None:
-        """There is nothing to close."""
+    def collect(self, policy: StepPolicy, settings: TrainingSettings, chance: np.random.Generator) -> Rollout:
+        """Play so many steps in each run."""
+        episodes, horizon = self._episodes, settings.horizon
+        network = network_of(policy.layers(), episodes.settings.rounds.nodes, episodes.settings.stops)
+        shape = (horizon, episodes.count)
+        rows = np.zeros((horizon + 1, *episodes.rows.shape), np.float32)
+        chosen, rewards = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+        discounts = np.zeros(shape, np.float32)
+        for step in range(horizon):
+            rows[step] = episodes.rows
+            chosen[step] = preferred(episodes, network, chance)
+            episodes.step(chosen[step])
+            rewards[step] = episodes.rewards
+            discounts[step] = settings.discount**episodes.rounds
+            for number in range(episodes.count):
+                if episodes.is_done(number):
+                    discounts[step, number] = 0.0
+                    self._begin(number)
+        rows[horizon] = episodes.rows
+        with torch.no_grad():
+            _, each = policy(torch.as_tensor(rows.reshape(-1, *rows.shape[2:])))
+        present = np.expm1(rows[:, :, 0, [_RUNNING, _WAITING]] * 4.0).sum(-1) + 1.0
+        values = each.numpy().reshape(horizon + 1, -1) * present
+        advantages = np.zeros(shape, np.float32)
+        last = np.zeros(episodes.count, np.float32)
+        for step in range(horizon - 1, -1, -1):
+            error = rewards[step] + discounts[step] * values[step + 1] - values[step]
+            last = error + discounts[step] * settings.trace_decay * last
+            advantages[step] = last
+        returns = (advantages + values[:-1]) / present[:-1]
+        flat = (chosen, advantages / present[:-1], returns)
+        seen = torch.as_tensor(rows[:-1].reshape(-1, *rows.shape[2:]))
+        return Rollout(seen, *(torch.as_tensor(part.reshape(-1)) for part in flat))
 
     def _begin(self, number: int) -> None:
         self._episodes.reset(number, self.next_seed)
         self.next_seed += 1
+
+
+def improve(
+    policy: StepPolicy,
+    worlds: Sequence[EpisodeSettings],
+    settings: TrainingSettings,
+    kept: TrainingFolder,
+    save: Callable[[], None],
+    tell: Tell,
+    log: Callable[[str, float, int], None],
+) -> dict[str, Any]:
+    """Go on by proximal policy optimisation; the policy is left as it was best on traces that it does not learn from.
+
+    Returns:
+        The mean completion times relative to the imitator's on these traces, and after how many steps, for people.
+    """
+    imitator, best = copy.deepcopy(policy), copy.deepcopy(policy.state_dict())
+    own = [max(1, settings.runs // len(worlds))] * len(worlds)
+    begin = settings.first_seed + kept.traces
+    groups = [ContentionRuns(*each) for each in zip(worlds, own, _seeds(begin, len(worlds)), strict=True)]
+    reference = _validated(imitator, worlds, settings)
+    optimizer, chance = (
+        torch.optim.Adam(policy.parameters()),
+        np.random.default_rng([settings.seed, kept.steps, 7]),
+    )
+    least, best_steps, updates, steps = 1.0, 0, 0, kept.steps
+    while steps < settings.steps:
+        parts = [each.collect(policy, settings, chance) for each in groups]
+        whole = Rollout(*(torch.cat(each) for each in zip(*parts, strict=True)))
+        rate = settings.rate * (1 - steps / settings.steps)
+        steps, updates = steps + len(whole.chosen), updates + 1
+        _fit(policy, imitator, optimizer, whole, settings, rate, updates <= settings.warm_up, chance)
+        if updates % settings.every == 0 or steps >= settings.steps:
+            ratio = float(np.mean(_validated(policy, worlds, settings) / reference))
+            log("validation/ratio to the imitator", ratio, steps)
+            tell("learning", min(steps, settings.steps), settings.steps, ratio)
+            if ratio < least:
+                least, best_steps, best = ratio, steps, copy.deepcopy(policy.state_dict())
+                save()
+            kept.note(steps=steps, traces=max(each.next_seed for each in groups) - settings.first_seed)
+    policy.load_state_dict(best)
+    save()
+    kept.note(steps=max(steps, settings.steps))
+    return {"ratio_to_imitator": round(least, 4), "best_after_steps": best_steps}
+
+
+_SEEDS_OF_A_WORLD, _VALIDATION = 20_000, 900_000
+
+
+def _seeds(begin: int, worlds: int) -> list[int]:
+    return [begin + _SEEDS_OF_A_WORLD * number for number in range(worlds)]
+
+
+def _validated(
+    policy: StepPolicy, worlds: Sequence[EpisodeSettings], settings: TrainingSettings
+) -> np.ndarray:
+    """The mean completion times of traces that are kept for this, world by world."""
+    first = settings.first_seed + _VALIDATION
+    checkpoint = checkpoint_of(policy, worlds, {})
+    return np.concatenate(
+        [play(checkpoint, each, range(first, first + settings.validated)) for each in worlds]
+    )
+
+
+def _fit(
+    policy: StepPolicy,
+    imitator: StepPolicy,
+    optimizer: torch.optim.Optimizer,
+    whole: Rollout,
+    settings: TrainingSettings,
+    rate: float,
+    warms_up: bool,
+    chance: np.random.Generator,
+) -> None:
+    """One update: a few passes over a rollout."""
+    optimizer.param_groups[0]["lr"] = max(rate, 1e-3) if warms_up else rate
+    advantages = (whole.advantages - whole.advantages.mean()) / (whole.advantages.std() + 1e-8)
+    with torch.no_grad():
+        before = policy(whole.rows)[0].gather(1, whole.chosen[:, None]).squeeze(1)
+        wanted = imitator(whole.rows)[0]
+    size = len(whole.chosen)
+    for _ in range(settings.epochs):
+        for rows in np.array_split(chance.permutation(size), max(1, size // settings.batch)):
+            logs, values = policy(whole.rows[rows])
+            loss = (values - whole.returns[rows]).square().mean()
+            if not warms_up:
+                ratio = (logs.gather(1, whole.chosen[rows][:, None]).squeeze(1) - before[rows]).exp()
+                clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
+                gained = torch.minimum(ratio * advantages[rows], clipped * advantages[rows]).mean()
+                strayed = (logs.exp() * (logs - wanted[rows])).sum(-1).mean()
+                loss = 0.5 * loss - gained + settings.leash * strayed
+            _update(policy, optimizer, loss)

@@ -31,41 +31,49 @@ class TrainingSettings:
 
     Attributes:
         seed: of the network and of the traces.
-        imitated: how many runs the look-ahead is imitated in; 0 for none.
-        parts: of the imitation; in the first one the look-ahead plays, in the others the policy.
+        imitated: in how many runs the steps are imitated that cost little in simulations; 0 for none.
+        parts: of the imitation; in the first one the simulations choose the steps, in the others the policy.
         passes: over all lessons after the last part; a third of them after each other one.
-        steps: of the environment.
+        steps: of proximal policy optimisation.
         runs: at once.
         horizon: steps of each run between two updates.
         batch: of an update.
         epochs: of an update.
+        warm_up: the first updates, which teach only the value.
         rate: the first learning rate, which falls to 0.
         clip: of the ratio.
+        discount: of a round.
         trace_decay: lambda.
-        entropy: its weight.
-        hidden: the widths of the layers.
+        leash: the weight of the divergence from the imitator.
+        every: so many updates the policy is tried on traces that it does not learn from, and kept if it is the best.
+        validated: how many such traces there are of each world.
+        hidden: the width of the layers.
 
     Raises:
         UsageError: a value is out of range.
     """
 
     seed: int = 0
-    imitated: int = 1500
-    parts: int = 4
-    passes: int = 12
+    imitated: int = 360
+    parts: int = 3
+    passes: int = 15
     steps: int = 0
     runs: int = 64
-    horizon: int = 256
-    batch: int = 2048
-    epochs: int = 4
-    rate: float = 3e-5
+    horizon: int = 128
+    batch: int = 1024
+    epochs: int = 2
+    warm_up: int = 4
+    rate: float = 2e-4
     clip: float = 0.2
-    trace_decay: float = 0.99
-    entropy: float = 0.003
-    hidden: tuple[int, ...] = (256, 256)
+    discount: float = 0.98
+    trace_decay: float = 0.95
+    leash: float = 0.1
+    every: int = 8
+    validated: int = 4
+    hidden: int = 64
 
     def __post_init__(self) -> None:
-        for name in ("parts", "passes", "runs", "horizon", "batch", "epochs"):
+        for name in ("parts", "passes", "runs", "horizon", "batch", "epochs", "every", "validated", "hidden"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name}: expected 1 or more, got {getattr(self, name)}")
         for name in ("seed", "imitated", "steps"):

@@ -43,6 +43,7 @@ from placement.policies.schedulers.contention.learned.checkpoint import (
     Checkpoint,
     CheckpointHeader,
 )
+from placement.policies.schedulers.contention.learned.step_rows import WIDTH
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import check_job, demand_of
 from placement.traces import csv, sets
@@ -197,11 +198,9 @@ def a_capture():
 
 @functools.cache
 def a_network():
-    widths = 5, 3
-    header = CheckpointHeader(
-        FORMAT, STEPS, ("a",), 4, 8, widths[0], widths[-1], 2, False, True, "digest", {"seed": 1}
-    )
-    layers = ((np.ones(widths, np.float32), np.zeros(widths[1], np.float32)),)
+    header = CheckpointHeader(FORMAT, STEPS, WIDTH, 1, False, ("digest",), {"seed": 1})
+    shapes = (WIDTH, 2), (2, 2), (4, 2), (2, 1)
+    layers = tuple((np.ones(shape, np.float32), np.zeros(shape[1], np.float32)) for shape in shapes)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy.npz"
         Checkpoint(header, layers).save(path)

@@ -33,7 +33,7 @@ examples:
   mltcp-placement serve --cluster cluster.json --policy themis+cassini --lease 60
   mltcp-placement serve --cluster cluster.json --policy elastic-mh --engine local --hosts hosts.json
   mltcp-placement serve --cluster cluster.json --policy greedy --table published --engine local --hosts hosts.json
-  mltcp-placement serve --cluster cluster.json --policy learned:policy.npz --fallback greedy --shadow reopt-look
+  mltcp-placement serve --cluster cluster.json --policy learned-look --fallback greedy --shadow reopt-look
                         --round 300 --table measured --engine slurm        a rule decides where the policy fails
   mltcp-placement serve --address 10.0.0.1:7410 --certificate cert.pem --key key.pem --tokens tokens.txt
   mltcp-placement serve --cluster cluster.json --engine local --hosts hosts.json        also runs the jobs
@@ -89,7 +89,7 @@ def _add_rules(rules: argparse._ArgumentGroup) -> None:
         metavar="NAME",
         help=f"{', '.join(placement_names('-K'))}, themis or pollux, each alone or with +cassini; or a "
         "scheduler of whole jobs, which moves them: drs, norm, edf-late-last-node, elastic-mh, greedy, reopt, "
-        "learned:FILE, ... (default lwf-1)",
+        "learned, ... (default lwf-1)",
     )
     rules.add_argument(
         "--table",

@@ -38,7 +38,7 @@ EXAMPLES = """\
   mltcp-placement jobs --workload contention --seeds 0:20 --load 0.6 --policies srsf-first-ratio,greedy,reopt-look
   mltcp-placement jobs --workload contention --trace simulate_trace0 --policies fifo-packed-none,greedy --json
   mltcp-placement jobs --workload contention --seeds 0:20 --load 0.7 --restart-cost 30 --table measured --policies reopt
-  mltcp-placement jobs --workload contention --seeds 40:60 --load 0.6 --policies greedy,learned:policy/policy.npz
+  mltcp-placement jobs --workload contention --seeds 40:60 --load 0.6 --policies greedy,greedy-look,learned,learned-look
   mltcp-placement jobs --workload contention --seeds 0:9 --policies srtf-first-none,rl-base:policy.npz -o results
   mltcp-placement jobs --workload contention --trace simulate_trace0 --published-loop
 """
@@ -47,8 +47,9 @@ DESCRIPTION = f"""\
 Jobs of contention run in rounds of 300 s on 4 nodes of 8 GPUs, and slow each other down on shared nodes, by a table of
 measured ratios. They arrive by a Poisson process of the load, or all at time 0 without one. Traces have the columns
 job_id, arrival_s, model, gpus and perhaps total_samples; shipped are {", ".join(SHIPPED)}. -o writes jobs.json and a
-picture of completion times, contention and utilization (Figures 5 to 8). learned:FILE, learned-look:FILE, rl-base:FILE
-and rl-hybrid:FILE are policies that were trained (see mltcp-placement learn and learn-published).
+picture of completion times, contention and utilization (Figures 5 to 8). learned and learned-look decide by a network
+that is shipped, alone or guiding a look-ahead; learned:FILE, learned-look:FILE, rl-base:FILE and rl-hybrid:FILE are
+policies of one's own (see mltcp-placement learn and learn-published).
 """
 
 _MOST_S = 10**8

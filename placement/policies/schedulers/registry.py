@@ -55,19 +55,22 @@ GREEDY = tuple(name for name in placement_names("[-K]") if name not in SCHEDULER
 CHUNKED = "jsq-chunk-K"
 """JSQ-Chunk with chunks of K GPUs."""
 
+SHIPPED = ("learned", "learned-look")
+"""Learned policies; ours decides alone or guides a look-ahead. It is shipped."""
+
 PUBLISHED = ("rl-base:", "rl-hybrid:")
 """Before the path of the checkpoint of one of the paper's learned policies."""
 
-LEARNED = ("learned:", "learned-look:", *PUBLISHED)
-"""Before the path of the checkpoint of a learned policy; ours decide alone or guide a look-ahead."""
+LEARNED = (*(f"{name}:" for name in SHIPPED), *PUBLISHED)
+"""Before the path of the checkpoint of a learned policy of one's own."""
 
 IMPORTED = "import:"
 """Before MODULE:FACTORY, a scheduler of one's own: a function without arguments in a module that Python finds."""
 
 NAMES = Vocabulary(
     "scheduler",
-    (*SCHEDULERS, CHUNKED, *GREEDY, *rule.NAMES.names),
-    shown=(*SCHEDULERS, CHUNKED, *GREEDY, *rule.SHOWN),
+    (*SCHEDULERS, CHUNKED, *GREEDY, *rule.NAMES.names, *SHIPPED),
+    shown=(*SCHEDULERS, CHUNKED, *GREEDY, *rule.SHOWN, *SHIPPED),
 )
 """All schedulers; those of `contention` decide in rounds."""
 
@@ -82,7 +85,7 @@ def named_scheduler(name: str, seed: int = 0) -> Scheduler:
         from placement.policies.schedulers.contention.learned.published import load_published  # compiled
 
         return load_published(name, seed)
-    if name.startswith(LEARNED):
+    if name in SHIPPED or name.startswith(LEARNED):
         from placement.policies.schedulers.contention.learned.learned import load_learned  # compiled
 
         return load_learned(name)

@@ -176,6 +176,15 @@ class Untimed:
 
 
 @runtime_checkable
+class ReasonedScheduler(Protocol):
+    """A scheduler that can tell what it saw of the jobs that it starts or stops."""
+
+    def reasons(self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView]) -> Mapping[str, str]:
+        """A text for each of these jobs; the arguments are those of `candidates`."""
+        ...
+
+
+@runtime_checkable
 class PreemptingScheduler(Protocol):
     """A scheduler that sends jobs back to the queue before it decides; they pay for a restart wherever they go."""
 

@@ -14,7 +14,14 @@ from mltcp.core.one_line import one_line
 from placement.model.cluster import Cluster
 from placement.model.throughput_table import Layout
 from placement.policies.schedulers.contention.tables import TableTimed
-from placement.policies.schedulers.scheduler import Assignment, JobView, Scheduler, gpu_owners, jobs_to_stop
+from placement.policies.schedulers.scheduler import (
+    Assignment,
+    JobView,
+    ReasonedScheduler,
+    Scheduler,
+    gpu_owners,
+    jobs_to_stop,
+)
 from placement.service.decisions.policy_process import (
     DecisionRequest,
     FailureReason,
@@ -109,6 +116,13 @@ def decide_once(
     return plain_assignment(scheduler.candidates(cluster, now_ns, shown, 1)[0])
 
 
+def reasons_of(
+    scheduler: Scheduler, cluster: Cluster, now_ns: int, jobs: Sequence[JobView]
+) -> dict[str, str]:
+    """What a scheduler that can tell saw of the jobs that it starts or stops; empty of all others."""
+    return dict(scheduler.reasons(cluster, now_ns, jobs)) if isinstance(scheduler, ReasonedScheduler) else {}
+
+
 def in_rounds(scheduler: Scheduler, round_ns: int) -> Scheduler:
     """The same scheduler told the length of the rounds, if it is one that decides in rounds."""
     if decides_in_rounds(scheduler) and is_dataclass(scheduler) and not isinstance(scheduler, type):
@@ -142,12 +156,14 @@ class Decided:
         by: the name of the scheduler that made it.
         took_ns: the time that it took.
         instead: why the fallback decided instead of the policy; empty if it did not.
+        reasons: what the scheduler saw of jobs that it starts or stops, if it can tell.
     """
 
     assignment: Mapping[str, tuple[int, ...]]
     by: str
     took_ns: int
     instead: str = ""
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 class Decider:
@@ -208,7 +224,8 @@ class Decider:
             try:
                 answer = await self.policy.ask(DecisionRequest(cluster, now_ns, tuple(jobs)), self._limit_s)
                 check_assignment(cluster, jobs, answer.assignment)
-                return Decided(answer.assignment, self.name, time.perf_counter_ns() - began_ns)
+                took_ns = time.perf_counter_ns() - began_ns
+                return Decided(answer.assignment, self.name, took_ns, reasons=answer.reasons)
             except PolicyFailure as failure:
                 self.failures[failure.reason] += 1
                 self.last_failure = instead = str(failure)
@@ -217,7 +234,9 @@ class Decider:
                 )
         assignment = decide_once(self.scheduler, cluster, now_ns, jobs)
         check_assignment(cluster, jobs, assignment)
-        return Decided(assignment, self.scheduler.name, time.perf_counter_ns() - began_ns, instead)
+        took_ns = time.perf_counter_ns() - began_ns
+        reasons = reasons_of(self.scheduler, cluster, now_ns, jobs)
+        return Decided(assignment, self.scheduler.name, took_ns, instead, reasons)
 
     async def close(self) -> None:
         """End the process of the policy."""

@@ -326,9 +326,9 @@ class JobScheduling(Dispatcher):
         elif job.restarts:
             text = f"goes on with {count} (restart {job.restarts})"
         run_ns = job.run_on_ns(len(job.slots), self._context.on_one_server(job), Fraction(job.done))
-        return f"{plan.by}: {text}, after {plan.cause}" + deadline_text(
-            job, now_ns + run_ns, "expected to end"
-        )
+        reason = plan.decided.reasons.get(job.id, "")
+        text = f"{plan.by}: {text}, after {plan.cause}" + (f"; {reason}" if reason else "")
+        return text + deadline_text(job, now_ns + run_ns, "expected to end")
 
     def _explain_waiting(
         self, jobs: Sequence[JobRecord], assigned: Mapping[str, tuple[int, ...]], plan: _Plan, total: int

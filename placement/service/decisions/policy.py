@@ -15,7 +15,14 @@ from placement.policies.catalogue import PlacementPolicy, placement_names, place
 from placement.policies.schedulers.contention import rule
 from placement.policies.schedulers.contention.tables import all_kinds, name_of, node_counts
 from placement.policies.schedulers.deadlines.rules import RULES
-from placement.policies.schedulers.registry import IMPORTED, LEARNED, SCHEDULERS, named_scheduler
+from placement.policies.schedulers.registry import (
+    IMPORTED,
+    LEARNED,
+    PUBLISHED,
+    SCHEDULERS,
+    SHIPPED,
+    named_scheduler,
+)
 from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS
 from placement.policies.schedulers.scheduler import JobView, Scheduler
 from placement.service.contention import table_named
@@ -35,7 +42,7 @@ NAMES = Vocabulary("policy", (*placement_names("-K"), "themis", "pollux"))
 
 ALLOWED = (
     f"{NAMES.allowed}, each alone or with +cassini, or, for all jobs, one of "
-    f"{', '.join((*WHOLE_JOBS, *rule.SHOWN))}"
+    f"{', '.join((*WHOLE_JOBS, *rule.SHOWN, *SHIPPED))}"
 )
 
 _ANY_JOB = JobView("j", 0, 1, 1, 1, 1, 1, TableSpeed((1,)), noise_scale=math.inf)
@@ -46,7 +53,7 @@ FROM_FILES = (*LEARNED, IMPORTED)
 
 def decides_for_all(name: str) -> bool:
     """Whether this is the name of a scheduler of whole jobs."""
-    return name in WHOLE_JOBS or name.startswith(FROM_FILES) or rule.NAMES.find(name) is not None
+    return name in (*WHOLE_JOBS, *SHIPPED) or name.startswith(FROM_FILES) or rule.NAMES.find(name) is not None
 
 
 @dataclass(frozen=True)
@@ -180,7 +187,7 @@ def check_rules(rules: ServiceRules) -> None:
         ("--shadow", rules.shadow),
         ("--fallback", rules.fallback),
     ):
-        if value.startswith(LEARNED) and table is None:
+        if value.startswith(PUBLISHED) and table is None:
             raise UsageError(
                 f"{name}: expected --table with {value}, which knows jobs by their models, got none"
             )

@@ -81,10 +81,12 @@ class PolicyAnswer:
     Attributes:
         assignment: the GPUs of each job that runs.
         took_ns: the time that the policy took.
+        reasons: what it saw of jobs that it starts or stops, if it can tell.
     """
 
     assignment: dict[str, tuple[int, ...]]
     took_ns: int
+    reasons: dict[str, str]
 
 
 class PolicyProcess:
@@ -235,7 +237,7 @@ def _answer_of(document: dict[str, Any]) -> PolicyAnswer:
     if "failure" in document:
         raise PolicyFailure(FailureReason(document["failure"]), str(document["text"]))
     assignment = {str(job): tuple(gpus) for job, gpus in document["assignment"].items()}
-    return PolicyAnswer(assignment, int(document["took_ns"]))
+    return PolicyAnswer(assignment, int(document["took_ns"]), document["reasons"])
 
 
 async def _end(process: Process) -> None:

@@ -53,16 +53,18 @@ def _load(name: str, round_ns: int) -> Scheduler | str:
 
 
 def _answer(scheduler: Scheduler, request: DecisionRequest) -> dict[str, Any]:
-    from placement.service.decisions.decider import decide_once
+    from placement.service.decisions.decider import decide_once, reasons_of
 
     began_ns = time.perf_counter_ns()
     try:
         assignment = decide_once(scheduler, request.cluster, request.now_ns, request.jobs)
+        took_ns = time.perf_counter_ns() - began_ns
+        reasons = reasons_of(scheduler, request.cluster, request.now_ns, request.jobs)
     except PolicyFailure as error:
         return {"failure": error.reason.value, "text": str(error)}
     except Exception as error:
         return {"failure": "error", "text": _text(error)}
-    return {"assignment": assignment, "took_ns": time.perf_counter_ns() - began_ns}
+    return {"assignment": assignment, "took_ns": took_ns, "reasons": reasons}
 
 
 def _send(answers: BinaryIO, document: dict[str, Any]) -> None:

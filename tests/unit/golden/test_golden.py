@@ -52,7 +52,7 @@ def _expected(name: str) -> Path:
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("golden") / "policy.npz"
-    drawn(RUNS, hidden=(16, 16)).save(path)
+    drawn(RUNS).save(path)
     return path
 
 
@@ -75,7 +75,7 @@ def record() -> None:
     """Write all expected documents."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "policy.npz"
-        drawn(RUNS, hidden=(16, 16)).save(checkpoint)
+        drawn(RUNS).save(checkpoint)
         for name, command in COMMANDS.items():
             print(name, file=sys.stderr)
             _expected(name).write_text(_output(command, checkpoint))

@@ -17,7 +17,6 @@ MODULES = {  # of the distributions whose module has another name
     "grpcio-reflection": "grpc_reflection",
     "protobuf": "google",
     "stable-baselines3": "stable_baselines3",
-    "sb3-contrib": "sb3_contrib",
 }
 
 

@@ -177,7 +177,7 @@ class TestPolicy:
 
     def test_the_checkpoint_says_how_it_was_trained(self, trained):
         header = Checkpoint.load(trained).header
-        assert (header.view, header.features, header.steps) == ("published", 64, 8)
+        assert (header.view, header.features, header.outputs) == ("published", 64, 8)
         told = header.training
         assert (told["w1"], told["reward"], told["loads"], told["steps"]) == (0.7, "code", None, 2048)
 

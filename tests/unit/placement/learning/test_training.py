@@ -8,49 +8,56 @@ import pytest
 
 from mltcp.core.errors import UsageError
 from placement.cli import main as cli
-from placement.learning.episodes import Episodes, EpisodeSettings
+from placement.learning.episodes import Episodes, EpisodeSettings, row
 from placement.learning.evaluation import play
-from placement.learning.lessons import watch
+from placement.learning.lessons import watch, weigh_by_rule
 from placement.learning.training import train
 from placement.learning.training_folder import TrainingSettings
 from placement.model.throughput_table import TableModel, published_table
 from placement.policies.schedulers.contention.learned.checkpoint import Checkpoint
+from placement.policies.schedulers.contention.learned.step_rows import WIDTH
+from placement.policies.schedulers.contention.look_ahead import NEVER, PLACE, WAIT, simulated
 from placement.policies.schedulers.contention.rule import find_rule
+from placement.policies.schedulers.contention.world import trial_of
 from placement.policies.schedulers.registry import named_scheduler
 from placement.simulator.rates.rounds.run import RoundsSettings, run_rule, run_scheduler
+from tests.unit.placement.learning.test_learned import drawn
 
 TABLE = published_table()
 ROUNDS = RoundsSettings(TableModel(TABLE))
 RUNS = EpisodeSettings(ROUNDS, (0.6, 0.6), jobs=24)
 
 
-def test_the_lessons_are_the_look_aheads_steps_and_their_returns():
-    lessons = watch(RUNS, 10_000, 3)
-    assert lessons.masks[np.arange(len(lessons.steps)), lessons.steps].all()
-    means = []
-    for seed in range(10_000, 10_003):
-        trace = RUNS.mix(seed).trace(seed, TABLE)
-        means.append(run_rule(trace, ROUNDS, "greedy-look", find_rule("greedy-look")).mean_jct_s / 3600)
-    # The return at a run's first choice is minus its mean completion time in hours, and no later one is less.
-    assert min(lessons.returns) == pytest.approx(-max(means))
-    assert set(np.round(means, 6)) <= set(np.round(-lessons.returns, 6))
-
-
-def test_lessons_of_another_player_are_what_the_look_ahead_would_do_there():
-    played = []
-
-    def first_allowed(episodes):
-        played.append(episodes.masks.argmax(axis=1))
-        return played[-1]
-
-    lessons = watch(RUNS, 10_000, 1, first_allowed)
-    assert lessons.masks[np.arange(len(lessons.steps)), lessons.steps].all()
-    assert (lessons.steps != np.concatenate(played)).any()
-    episodes = Episodes(RUNS, 1)
+def test_a_lesson_prefers_what_ends_jobs_soonest_in_the_simulation():
+    settings = replace(RUNS, loads=(0.8, 0.8))
+    lessons = watch(settings, 10_000, 3)
+    assert lessons.rows.shape[1:] == (17, WIDTH)
+    assert lessons.targets.sum(axis=1) == pytest.approx(1, abs=0.01)
+    assert (lessons.targets[lessons.rows[..., :3].sum(axis=-1) == 0] == 0).all()
+    # What is preferred has the largest gain more often than not, but not always: the simulation sees further.
+    first = lessons.targets.argmax(axis=1) == 1
+    assert 0.3 < first.mean() < 0.95
+    episodes = Episodes(settings, 1)
     episodes.reset(0, 10_000)
-    for steps in played:
-        episodes.step(steps)
-    assert lessons.returns[0] * 3600 == pytest.approx(-episodes.mean_jct_s(0))
+    world = row(episodes.worlds, 0)
+    trial, weights = trial_of(world), np.zeros(episodes.masks.shape)
+    scratch = trial_of(world)
+    weigh_by_rule(episodes.worlds, episodes.states, scratch, trial, episodes.found, episodes.masks, weights)
+    totals = []
+    for each in np.flatnonzero(episodes.masks[0]):
+        chosen = world.choices[0]
+        for name in ("job", "cell", "nodes"):
+            chosen[name] = episodes.found[0, each][name]
+        totals.append(
+            simulated(world, trial, PLACE if episodes.found[0, each]["cell"] >= 0 else WAIT, 0, NEVER)
+        )
+    assert weights[0][episodes.masks[0]].argmax() == int(np.argmin(totals))
+
+
+def test_lessons_of_another_player_are_about_the_states_that_it_reaches():
+    own, of_network = watch(RUNS, 10_000, 1), watch(RUNS, 10_000, 1, drawn(RUNS))
+    assert own.rows[0].tobytes() == of_network.rows[0].tobytes()
+    assert own.rows.tobytes() != of_network.rows.tobytes()
 
 
 def test_some_runs_have_all_jobs_at_once():
@@ -61,7 +68,7 @@ def test_some_runs_have_all_jobs_at_once():
 
 
 def test_a_training_that_was_interrupted_goes_on_and_ends_alike(tmp_path):
-    settings = TrainingSettings(imitated=6, parts=3, passes=3, batch=64, hidden=(16,))
+    settings = TrainingSettings(imitated=6, parts=3, passes=3, batch=64, hidden=16)
     runs = replace(RUNS, jobs=12)
 
     def interrupt(what, done, most, score):
@@ -69,47 +76,51 @@ def test_a_training_that_was_interrupted_goes_on_and_ends_alike(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(runs, settings, tmp_path / "cut", interrupt)
+        train([runs], settings, tmp_path / "cut", interrupt)
     again = []
-    cut = train(runs, settings, tmp_path / "cut", lambda what, *_: again.append(what))
-    whole = train(runs, settings, tmp_path / "whole")
+    cut = train([runs], settings, tmp_path / "cut", lambda what, *_: again.append(what))
+    whole = train([runs], settings, tmp_path / "whole")
     assert again.count("teacher") == 2
     for (weights, bias), (other_weights, other_bias) in zip(cut.layers, whole.layers, strict=True):
         assert weights.tobytes() == other_weights.tobytes()
         assert bias.tobytes() == other_bias.tobytes()
     assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == [
-        "model.zip",
+        "model.pt",
         "policy.npz",
         "training.json",
     ]
     with pytest.raises(UsageError, match="seed: expected 1, as given, got 0: use another folder"):
-        train(runs, replace(settings, seed=1), tmp_path / "cut")
+        train([runs], replace(settings, seed=1), tmp_path / "cut")
 
 
 @pytest.mark.slow
 def test_a_policy_is_trained_kept_and_evaluated(tmp_path, capsys):
     runs = ["--loads", "0.6", "--jobs", "16"]
-    arguments = ["learn", "-o", str(tmp_path / "policy"), *runs, "--imitate", "40", "--steps", "16384"]
+    arguments = ["learn", "-o", str(tmp_path / "policy"), *runs, "--imitate", "30", "--steps", "9000"]
+    arguments += ["--combination", "minimum,sum", "--nodes", "3,4"]
     assert cli.main([*arguments, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["imitated"], told["steps"], told["seed"], told["jobs"]) == (40, 16384, 0, 16)
-    assert set(told["versions"]) == {"numpy", "torch", "gymnasium", "stable-baselines3", "sb3-contrib"}
+    assert (told["imitated"], told["steps"], told["seed"], told["jobs"]) == (30, 9000, 0, 16)
+    assert set(told["versions"]) == {"numpy", "torch"}
+    assert [(each["nodes"], each["combination"]) for each in told["worlds"]] == [
+        *((3, "minimum"), (4, "minimum"), (3, "sum"), (4, "sum"))
+    ]
+    assert told["ratio_to_imitator"] <= 1
     checkpoint = Checkpoint.load(tmp_path / "policy" / "policy.npz")
     settings = EpisodeSettings(ROUNDS, (0.6, 0.6), jobs=16)
     seeds = range(40, 60)
     means_s = play(checkpoint, settings, seeds)
     ratios = [
-        found
-        / run_rule(settings.mix(seed).trace(seed, TABLE), ROUNDS, "r", find_rule("random-none")).mean_jct_s
+        found / run_rule(settings.trace_of(seed), ROUNDS, "r", find_rule("random-none")).mean_jct_s
         for seed, found in zip(seeds, means_s, strict=True)
     ]
     assert np.mean(ratios) < 0.9
     # The same policy in the scheduler loop, and on a trace with more jobs than those that it was trained on.
     scheduler = named_scheduler(f"learned:{tmp_path / 'policy' / 'policy.npz'}")
-    outcome = run_scheduler(settings.mix(40).trace(40, TABLE), ROUNDS, scheduler)
+    outcome = run_scheduler(settings.trace_of(40), ROUNDS, scheduler)
     assert outcome.mean_jct_s == pytest.approx(means_s[0])
     larger = replace(settings, jobs=40)
-    outcome = run_scheduler(larger.mix(40).trace(40, TABLE), ROUNDS, scheduler)
+    outcome = run_scheduler(larger.trace_of(40), ROUNDS, scheduler)
     assert [outcome.mean_jct_s] == pytest.approx(play(checkpoint, larger, [40]))
 
 
@@ -122,7 +133,12 @@ def test_a_policy_is_trained_kept_and_evaluated(tmp_path, capsys):
         (("--mixes", "light"), "mixes: expected some of normal, heavy, medium, low, got light"),
         (("--imitate", "-1"), "imitated: expected 0 or more, got -1"),
         (("--at-once", "2"), "at_once: expected 0 to 1, got 2.0"),
-        (("--imitate", "3"), "imitated: expected 0, or a run for each of 4 parts, got 3"),
+        (("--imitate", "2"), "imitated: expected 0, or a run for each of 3 parts, got 2"),
+        (("--nodes", "0"), "--nodes: expected whole numbers from 1 on, got '0'"),
+        (("--nodes", "2.5"), "--nodes: expected whole numbers from 1 on, got '2.5'"),
+        (("--nodes", "1"), "expected a kind of jobs that fits on 1 nodes of 8 GPUs, got none"),
+        (("--combination", "most"), "--combination: expected minimum, product, sum, got 'most'"),
+        (("--trace", "nowhere.csv"), "nowhere.csv: No such file"),
         (("--table", "nowhere"), "isolated_throughput.csv: No such file"),
     ],
 )

@@ -2,7 +2,6 @@
 
 import pytest
 
-from mltcp.core.errors import UsageError
 from placement.cli.main import main
 from placement.client.client import Client, ServiceError
 from placement.engines.hosts import Host
@@ -10,7 +9,6 @@ from placement.engines.local import LocalEngine
 from placement.model.throughput_table import Layout, published_table, read_table
 from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb
-from tests.unit.placement.learning.test_learned import RUNS, drawn
 from tests.unit.placement.service.deciding.failing_policies import HERE
 from tests.unit.placement.service.serving import eventually, placed, serving
 
@@ -102,13 +100,15 @@ def test_a_missing_checkpoint_is_counted_and_the_rule_decides(tmp_path):
         assert (count.reason, count.times >= 1) == ("checkpoint", True)
 
 
-def test_a_checkpoint_for_another_cluster_is_refused_at_the_start(tmp_path):
-    drawn(RUNS).save(tmp_path / "policy.npz")
-    with (
-        pytest.raises(UsageError, match="cluster: expected 4 nodes of 8 GPUs, got nodes of"),
-        started(tmp_path, rules(f"learned:{tmp_path / 'policy.npz'}")),
-    ):
-        pass
+@pytest.mark.parametrize("fallback", ["", "greedy"])
+def test_the_shipped_policy_places_jobs_and_explain_says_what_it_saw(tmp_path, fallback):
+    more = {"fallback": fallback, "decision_limit_s": 20.0} if fallback else {}
+    with started(tmp_path, rules("learned-look", **more)) as address, Client(address) as client:
+        client.submit(training("a"))
+        status = placed(client, "a")
+        assert (status.policy, len(status.places)) == ("learned-look", 2)
+        assert "learned-look: placed on 2 slots" in client.explain("a").summary
+        assert "started at a ratio of 1.00" in client.explain("a").summary
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def a_table(folder, ratio="0.5", hole=False):
             ["--policy", "learned:DAMAGED", "--table", "published"],
             "expected a checkpoint of a learned policy",
         ),
-        (["--policy", "learned:/no/such/file"], "--policy: expected --table with learned:"),
+        (["--policy", "rl-base:/no/such/file"], "--policy: expected --table with rl-base:"),
         (["--policy", "greedy", "--shadow", "learned:/no", "--table", "published"], "--shadow: /no"),
         (
             ["--policy", "greedy", "--fallback", "lwf-1"],

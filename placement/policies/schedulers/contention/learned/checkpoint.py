@@ -1,16 +1,16 @@
 """The networks of learned policies as files, which name the data and the versions that they come from.
 
-A file is numpy's archive: matrices and vectors of a multilayer perceptron with tanh, and a header as JSON. To read it
-and to decide needs neither torch nor the packages that train.
+A file is numpy's archive: matrices and vectors of linear layers, and a header as JSON. To read it and to decide needs
+neither torch nor the packages that train. There are two: `STEPS`, ours, which scores the rows of `step_rows`; and
+`PUBLISHED`, a perceptron on the grid of the paper, which its reproduction needs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,18 +18,22 @@ import numpy as np
 
 from mltcp.core.errors import UsageError, shown
 from placement.model.array_files import read_arrays
-from placement.model.cluster import Cluster
-from placement.model.compiled import compiled, compiled_with_arrays
+from placement.model.compiled import compiled
 from placement.model.throughput_table import SensitivityTable
-from placement.policies.schedulers.contention.rounds_scheduler import RoundsScheduler
-from placement.policies.schedulers.contention.tables import TableProfile, kind_of, kinds_on, name_of
-from placement.policies.schedulers.scheduler import JobView
+from placement.policies.schedulers.contention.learned.step_rows import WIDTH
 
-FORMAT = 2
+FORMAT = 3
 
 STEPS, PUBLISHED = "steps", "published"
-"""The observation and the actions of a network: `features` and `steps`, or the grid and the actions of `published`."""
+"""What a network sees and gives: a row and a number a step, or the grid and the actions of `published`."""
 
+SHIPPED = Path(__file__).parent / "policy.npz"
+"""The policy that is shipped; `policy.md` beside it says what it comes from."""
+
+POOLED = 2
+"""The layer of `STEPS` that reads, beside the row's own numbers, the largest ones of all rows."""
+
+_STEPS_LAYERS = 4
 _HEADER = "header"
 _MOST_LAYERS = 16
 
@@ -41,35 +45,33 @@ class CheckpointHeader:
     Attributes:
         format: of the file.
         view: `STEPS` or `PUBLISHED`.
-        kinds: of jobs, "model gpus", in the order of the steps' numbers.
-        nodes: of the cluster.
-        gpus: of a node.
-        features: the numbers that it reads.
-        steps: the numbers that it gives.
-        slots: the most jobs that run; 0 where it does not matter.
+        features: the numbers that it reads: of a row, or of the grid.
+        outputs: the numbers that it gives: 1 a row, or 1 an action.
         stops: whether it may stop running jobs.
-        gains: whether its features contain the gains of `greedy`.
-        table: the digest of the throughputs and ratios that it was trained with.
+        tables: the digests of the throughputs and ratios that it was trained with.
         training: settings, seeds and versions, for people.
+        kinds: of `PUBLISHED`, the kinds of jobs, "model gpus", in the order of their numbers.
+        nodes: of `PUBLISHED`, of the cluster.
+        gpus: of `PUBLISHED`, of a node.
     """
 
     format: int
     view: str
-    kinds: tuple[str, ...]
-    nodes: int
-    gpus: int
     features: int
-    steps: int
-    slots: int
+    outputs: int
     stops: bool
-    gains: bool
-    table: str
+    tables: tuple[str, ...]
     training: Mapping[str, Any]
+    kinds: tuple[str, ...] = ()
+    nodes: int = 0
+    gpus: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A network: layer i takes x to tanh(x W_i + b_i), the last one without tanh.
+    """A network of linear layers.
+
+    Of `PUBLISHED`, layer i takes x to tanh(x W_i + b_i), the last one without tanh. Of `STEPS`, see `score_rows`.
 
     Attributes:
         header: its description.
@@ -83,20 +85,28 @@ class Checkpoint:
     layers: Layers
 
     def __post_init__(self) -> None:
-        width = self.header.features
+        header, width = self.header, self.header.features
+        if header.view == STEPS and (header.features, len(self.layers)) != (WIDTH, _STEPS_LAYERS):
+            raise UsageError(
+                f"network: expected {_STEPS_LAYERS} layers that read {WIDTH} numbers a step, "
+                f"got {len(self.layers)} that read {header.features}"
+            )
         for number, (weights, bias) in enumerate(self.layers):
+            width *= 2 if header.view == STEPS and number == POOLED else 1
             if weights.ndim != 2 or weights.shape[0] != width or bias.shape != weights.shape[1:]:
                 raise UsageError(
                     f"layer {number}: expected {width} rows and one bias a column, "
                     f"got {weights.shape} and {bias.shape}"
                 )
+            if weights.dtype.kind != "f" or bias.dtype.kind != "f":
+                raise UsageError(
+                    f"layer {number}: expected real numbers, got {weights.dtype} and {bias.dtype}"
+                )
             if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
                 raise UsageError(f"layer {number}: expected finite numbers")
             width = weights.shape[1]
-        if width != self.header.steps:
-            raise UsageError(
-                f"steps: expected the {width} columns of the last layer, got {self.header.steps}"
-            )
+        if width != header.outputs or (header.view == STEPS and width != 1):
+            raise UsageError(f"outputs: expected the {width} columns of the last layer, got {header.outputs}")
 
     @property
     def digest(self) -> str:
@@ -106,10 +116,6 @@ class Checkpoint:
             for each in layer:
                 numbers.update(np.ascontiguousarray(each).tobytes())
         return numbers.hexdigest()[:16]
-
-    def choose(self, features: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """The step that it prefers among those that the mask allows, of each observation."""
-        return best_steps(self.layers, features, mask)
 
     def save(self, path: Path) -> None:
         """Write the file.
@@ -161,14 +167,26 @@ def _header_of(arrays: Mapping[str, np.ndarray]) -> CheckpointHeader:
         raise UsageError("expected a checkpoint of a learned policy, got an archive without a header")
     try:
         document = json.loads(arrays[_HEADER].tobytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"header: expected JSON: {error}") from None
+    if isinstance(document, dict) and document.get("format") != FORMAT:
+        raise UsageError(
+            f"format: expected {FORMAT}, got {shown(document.get('format'))}: train it again "
+            "with mltcp-placement learn or learn-published"
+        )
     names = {field.name for field in fields(CheckpointHeader)}
     if not isinstance(document, dict) or set(document) != names:
         raise UsageError(f"header: expected an object with {', '.join(sorted(names))}")
-    if document["format"] != FORMAT:
-        raise UsageError(f"format: expected {FORMAT}, got {shown(document['format'])}")
-    return CheckpointHeader(**{**document, "kinds": tuple(document["kinds"])})
+    for name in ("features", "outputs", "nodes", "gpus"):
+        if type(document[name]) is not int:
+            raise UsageError(f"{name}: expected a whole number, got {shown(document[name])}")
+    for name in ("tables", "kinds"):
+        if not isinstance(document[name], list):
+            raise UsageError(f"{name}: expected a list, got {shown(document[name])}")
+        document[name] = tuple(map(str, document[name]))
+    if document["view"] not in (STEPS, PUBLISHED):
+        raise UsageError(f"view: expected {STEPS} or {PUBLISHED}, got {shown(document['view'])}")
+    return CheckpointHeader(**document)
 
 
 def _layers_of(arrays: Mapping[str, np.ndarray]) -> Layers:
@@ -182,39 +200,8 @@ def _layers_of(arrays: Mapping[str, np.ndarray]) -> Layers:
     return tuple(found)
 
 
-# -- schedulers --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CheckpointScheduler(RoundsScheduler):
-    """A network that decides at the beginning of every round; a job gets as many GPUs as it asks for.
-
-    Attributes:
-        rule: what is done besides the network's steps: whether jobs are stopped by ratio, and what is looked ahead.
-        checkpoint: the network.
-    """
-
-    checkpoint: Checkpoint = field(kw_only=True)
-
-    def _check(self, cluster: Cluster, jobs: Sequence[JobView]) -> None:
-        """Refuse another cluster, and jobs whose kinds are numbered otherwise than those that the network knows."""
-        header = self.checkpoint.header
-        sizes = tuple(len(server.gpus) for server in cluster.servers)
-        if sizes != (header.gpus,) * header.nodes:
-            expected = f"{header.nodes} nodes of {header.gpus} GPUs"
-            raise UsageError(f"{self.name}: cluster: expected {expected}, got nodes of {sizes}")
-        kinds = [kind_of(job) for job in jobs]
-        if not all(isinstance(kind.profile, TableProfile) for kind in kinds):
-            raise UsageError(f"{self.name}: jobs: expected all of one table of throughputs, got others")
-        given = tuple(map(name_of, kinds_on(sizes, kinds)))
-        if given != header.kinds:
-            raise UsageError(
-                f"{self.name}: kinds of jobs: expected {', '.join(header.kinds)}, got {', '.join(given)}"
-            )
-
-
 def load_view(name: str, view: str, others: str) -> Checkpoint:
-    """The checkpoint of a scheduler KIND:FILE.
+    """The checkpoint of a scheduler KIND:FILE, or of KIND alone the one that is shipped.
 
     Args:
         name: of the scheduler.
@@ -224,7 +211,7 @@ def load_view(name: str, view: str, others: str) -> Checkpoint:
     Raises:
         UsageError: the file cannot be read, is no checkpoint, or one of the others.
     """
-    checkpoint = Checkpoint.load(Path(name.partition(":")[2]))
+    checkpoint = Checkpoint.load(Path(name.partition(":")[2] or SHIPPED))
     if checkpoint.header.view != view:
         raise UsageError(
             f"{name}: view: expected {view}, got {checkpoint.header.view}: it is a policy of {others}"
@@ -232,51 +219,18 @@ def load_view(name: str, view: str, others: str) -> Checkpoint:
     return checkpoint
 
 
-# -- the pass through a multilayer perceptron with tanh ----------------------------------------------------------------
+# -- a layer -----------------------------------------------------------------------------------------------------------
 # numpy's own products wake a thread a core for matrices as small as these, and waste most of its time: beside other
-# programs ten times of it. Most of what these networks read is 0, which costs nothing here.
+# programs ten times of it. Much of what these networks read is 0, which costs nothing here.
 
 
 Layers = tuple[tuple[np.ndarray, np.ndarray], ...]
-"""(W, b) of each layer of a network: x becomes tanh(x W + b), in the last layer without tanh."""
-
-
-def preferences(layers: Layers, features: np.ndarray) -> np.ndarray:
-    """The logits of all steps in float32; the last axis of `features` is one observation."""
-    rows = np.ascontiguousarray(features, np.float32).reshape(-1, features.shape[-1])
-    for number, (weights, bias) in enumerate(layers):
-        given = rows
-        rows = np.empty((len(given), len(bias)), np.float32)
-        is_last = number == len(layers) - 1
-        pass_rows(
-            given,
-            np.ascontiguousarray(weights, np.float32),
-            np.ascontiguousarray(bias, np.float32),
-            rows,
-            is_last,
-        )
-    return rows.reshape(*features.shape[:-1], -1)
-
-
-def best_steps(layers: Layers, features: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The step that a network prefers among those that the mask allows, of each observation."""
-    return np.argmax(np.where(mask, preferences(layers, features), -np.inf), axis=-1)
-
-
-@compiled_with_arrays
-def pass_rows(
-    given: np.ndarray, weights: np.ndarray, bias: np.ndarray, found: np.ndarray, is_last: bool
-) -> None:
-    """Set each row of `found` to the outputs of a layer."""
-    for row in range(len(given)):
-        pass_layer(given[row], weights, bias, found[row])
-        if not is_last:
-            squash(found[row])
+"""(W, b) of each layer of a network."""
 
 
 @compiled
 def pass_layer(given: np.ndarray, weights: np.ndarray, bias: np.ndarray, found: np.ndarray) -> None:
-    """Set `found` to given W + b; most inputs of the first layer are 0, and cost nothing."""
+    """Set `found` to given W + b."""
     for column in range(len(found)):
         found[column] = bias[column]
     for position in range(len(given)):
@@ -284,10 +238,3 @@ def pass_layer(given: np.ndarray, weights: np.ndarray, bias: np.ndarray, found: 
         if value != 0.0:
             for column in range(len(found)):
                 found[column] += value * weights[position, column]
-
-
-@compiled
-def squash(values: np.ndarray) -> None:
-    """The hyperbolic tangent of each value, in place."""
-    for position in range(len(values)):
-        values[position] = math.tanh(values[position])

@@ -7,22 +7,28 @@ decision is a function of what the scheduler is shown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from mltcp.core.errors import UsageError
+from placement.model.cluster import Cluster
 from placement.model.compiled import compiled, compiled_with_arrays
 from placement.policies.schedulers.contention.learned.checkpoint import (
     PUBLISHED,
     Checkpoint,
-    CheckpointScheduler,
+    Layers,
     load_view,
-    preferences,
+    pass_layer,
 )
 from placement.policies.schedulers.contention.ordered import act, draw, find_candidates
 from placement.policies.schedulers.contention.rounds import begin_decision, end_decision
+from placement.policies.schedulers.contention.rounds_scheduler import RoundsScheduler
 from placement.policies.schedulers.contention.rule import RULES, RoundsRule
+from placement.policies.schedulers.contention.tables import TableProfile, kind_of, kinds_on, name_of
 from placement.policies.schedulers.contention.world import RoundsWorld
+from placement.policies.schedulers.scheduler import JobView
 
 # -- what the network sees ---------------------------------------------------------------------------------------------
 # The state as the paper's public code shows it to its policies: a row for each node, twice as many columns as GPUs.
@@ -105,8 +111,30 @@ _FINE = 1 << 31
 
 
 @dataclass(frozen=True)
-class PublishedScheduler(CheckpointScheduler):
-    """A policy of the paper: `rule` is one of `RULE_OF`, with the seed of the draws."""
+class PublishedScheduler(RoundsScheduler):
+    """A policy of the paper: `rule` is one of `RULE_OF`, with the seed of the draws.
+
+    Attributes:
+        checkpoint: the network.
+    """
+
+    checkpoint: Checkpoint = field(kw_only=True)
+
+    def _check(self, cluster: Cluster, jobs: Sequence[JobView]) -> None:
+        """Refuse another cluster, and jobs whose kinds are numbered otherwise than those that the network knows."""
+        header = self.checkpoint.header
+        sizes = tuple(len(server.gpus) for server in cluster.servers)
+        if sizes != (header.gpus,) * header.nodes:
+            expected = f"{header.nodes} nodes of {header.gpus} GPUs"
+            raise UsageError(f"{self.name}: cluster: expected {expected}, got nodes of {sizes}")
+        kinds = [kind_of(job) for job in jobs]
+        if not all(isinstance(kind.profile, TableProfile) for kind in kinds):
+            raise UsageError(f"{self.name}: jobs: expected all of one table of throughputs, got others")
+        given = tuple(map(name_of, kinds_on(sizes, kinds)))
+        if given != header.kinds:
+            raise UsageError(
+                f"{self.name}: kinds of jobs: expected {', '.join(header.kinds)}, got {', '.join(given)}"
+            )
 
     def _decide(self, world: RoundsWorld) -> None:
         decide_published(world, self.checkpoint, self.rule.seed)
@@ -133,12 +161,24 @@ def drawn_action(checkpoint: Checkpoint, grid: np.ndarray, chance: float) -> int
     return min(int(np.searchsorted(weights.cumsum(), chance * weights.sum(), "right")), len(weights) - 1)
 
 
+def preferences(layers: Layers, features: np.ndarray) -> np.ndarray:
+    """The logits of all actions of one observation: a perceptron with tanh."""
+    given = np.ascontiguousarray(features, np.float32)
+    for number, (weights, bias) in enumerate(layers):
+        found = np.empty(len(bias), np.float32)
+        pass_layer(
+            given, np.ascontiguousarray(weights, np.float32), np.ascontiguousarray(bias, np.float32), found
+        )
+        given = found if number == len(layers) - 1 else np.tanh(found)
+    return given
+
+
 def load_published(name: str, seed: int) -> PublishedScheduler:
     """The scheduler of ``rl-base:FILE`` or ``rl-hybrid:FILE``.
 
     Raises:
         UsageError: the file cannot be read, is no checkpoint, or not one of the paper's policies.
     """
-    checkpoint = load_view(name, PUBLISHED, "learned:FILE and learned-look:FILE")
+    checkpoint = load_view(name, PUBLISHED, "learned and learned-look")
     rule = replace(RULE_OF[name.partition(":")[0]], seed=seed)
     return PublishedScheduler(name, rule, checkpoint=checkpoint)
