@@ -110,6 +110,7 @@ examples:
   mltcp-placement requeue bert-7
   mltcp-placement status
   mltcp-placement servers drain s3 --reason "new memory"
+  mltcp-placement promote
   mltcp-placement score bert-7 vgg-2 --link rack0
   mltcp-placement shifts
   mltcp-placement explain bert-7

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import statistics
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
 
@@ -37,7 +39,8 @@ from placement.simulator.rates.present_jobs import ends_after
 MOST_WEIGHED_JOBS = 64
 """Decisions about more jobs are not weighed: that would take the time of others."""
 
-CONFIRM, ALLOW = "confirm", "allow"
+_WEIGH_S = 60.0
+ALLOW = "allow"
 
 _log = logging.getLogger("mltcp.placement")
 
@@ -47,6 +50,11 @@ _Assignment = Mapping[str, tuple[int, ...]]
 @lru_cache(maxsize=4)
 def _scheduler(name: str, round_ns: int) -> Scheduler:
     return in_rounds(named_scheduler(name), round_ns) if round_ns else named_scheduler(name)
+
+
+def _set(future: asyncio.Future[Weighed | None], value: Weighed | None) -> None:
+    if not future.done():
+        future.set_result(value)
 
 
 class PolicyTrial:
@@ -75,6 +83,7 @@ class PolicyTrial:
         self._former = decider.policy or former
         self._round_ns = round(context.rules.round_s * 1e9)
         self._last: tuple[int, int, dict[str, JobView], _Assignment, Cluster] | None = None
+        self._is_stuck = False
         switch = self._records.switch
         self._promoted = switch is not None and switch.event == PROMOTED
         self._take_places()
@@ -192,7 +201,7 @@ class PolicyTrial:
         """Add what the shadow would have done to the record of a decision, and act on what is known then."""
         shadow = self.shadow
         other = places_of(request.cluster, would)
-        weighed = await asyncio.to_thread(self._difference, request, did, would)
+        weighed = await self._within_limit(request, did, would)
         if shadow is not self.shadow:
             return  # places were changed meanwhile
         texts = {job: servers_text(servers) for job, servers in other.items()}
@@ -201,6 +210,30 @@ class PolicyTrial:
             return
         if self._promoted or (self._context.rules.promote == ALLOW and self._records.switch is None):
             self._switch("by evidence")
+
+    async def _within_limit(
+        self, request: DecisionRequest, did: _Assignment, would: _Assignment
+    ) -> Weighed | None:
+        """The difference of two decisions; None if that takes too long, and from then on."""
+        if self._is_stuck:
+            return None
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[Weighed | None] = loop.create_future()
+
+        def weigh() -> None:
+            value = self._difference(request, did, would)
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_set, found, value)
+
+        # Nobody waits for this thread at the end: a scheduler of one's own may hang in it.
+        threading.Thread(target=weigh, name="weigh", daemon=True).start()
+        try:
+            async with asyncio.timeout(_WEIGH_S):
+                return await found
+        except TimeoutError:
+            self._is_stuck = True
+            _log.error("decisions are not weighed any more: one took more than %g s", _WEIGH_S)
+            return None
 
     def _difference(self, request: DecisionRequest, did: _Assignment, would: _Assignment) -> Weighed | None:
         jobs = request.jobs
