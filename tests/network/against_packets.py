@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.quantities import parse_number
-from placement.simulator.network.laws.network_law import Control, DcqcnState, NetworkLaw
+from placement.simulator.network.control_names import parse_control
+from placement.simulator.network.laws.network_law import DcqcnState
 from placement.simulator.network.simulation import SimulationSettings, simulate
 from placement.simulator.network.topology import Marking, Network, NetworkLink, Pause
 from placement.simulator.network.traffic import IterationStep, Message, NetworkJob, Traffic
@@ -29,6 +29,7 @@ from tests.network.packets import (
     WRED,
     X_ON_BELOW,
     Case,
+    as_row,
     simulate_packets,
 )
 
@@ -38,6 +39,8 @@ STATES = {
     "C": DcqcnState.KEPT,
     "N": DcqcnState.NS3,
 }
+CONTROLS = ("dcqcn", "mltcp_dcqcn", "mltcp_dcqcn@recover")
+"""By `Case.f`."""
 
 
 def step_network(case: Case) -> Network:
@@ -56,12 +59,12 @@ def step_jobs(case: Case, seed: int) -> list[NetworkJob]:
     burst = Message(0, 1, case.packets * case.packet)
     traffic = Traffic(2, (IterationStep(round(case.compute * 1e6), (burst,)),))
     timers = [parse_number(each, field="timers", lowest=1) for each in case.timers.split("/")]
-    f = Aggressiveness() if case.f else Aggressiveness(Shape.ONE)
     jobs = []
     for k, start in enumerate(starts):
         constants = {"state": float(STATES[case.law]), "packet_bytes": case.packet}
         constants["timer_us"] = timers[min(k, len(timers) - 1)]
-        law = NetworkLaw(Control.DCQCN, f, constants=tuple(constants.items()))
+        base = parse_control(CONTROLS[int(case.f)])
+        law = replace(base, constants=(*base.constants, *constants.items()))
         noise_ns = round(case.noise * 1e6)
         jobs.append(NetworkJob(f"job{k}", traffic, (k, count), law, ITERATIONS, round(start), noise_ns))
     return jobs
@@ -126,7 +129,7 @@ class Agreement:
 def agreement(
     row: dict, packets: Sequence[NDArray[np.float64]], steps: Sequence[NDArray[np.float64]]
 ) -> Agreement:
-    """Of a row of `data/dcqcn.json`, and courses that were simulated here."""
+    """Of a row in the columns of `data/dcqcn.json`, and courses that were simulated here."""
     there = [ITERATIONS if each is None else each for each in row["first"]]
     here, ours = ([first_apart(course) for course in each] for each in (packets, steps))
     least, most = min(*there, *here), max(*there, *here)
@@ -145,13 +148,18 @@ def agreement(
 
 
 def compared(rows: Sequence[dict], seeds: int) -> Iterator[str]:
-    """A Markdown table, line by line, and what agrees below it."""
+    """A Markdown table, line by line, and what agrees below it.
+
+    Where a row has nothing but its case, the packets here are all that it is compared with.
+    """
     yield "| case | parted at: packets, steps | mean of 20: packets, steps | second half | agrees not |"
     yield "|---|---|---|---|---|"
     found = []
     for row in rows:
         case = Case.parse(row["case"])
-        packets = [simulate_packets(case, seed).course for seed in range(1, seeds + 1)]
+        runs = [simulate_packets(case, seed) for seed in range(1, seeds + 1)]
+        row = {**as_row(runs), **row}
+        packets = [each.course for each in runs]
         steps = [course_of_steps(case, seed) for seed in range(1, seeds + 1)]
         found.append(agreement(row, packets, steps))
         cells = [
@@ -171,12 +179,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.network.against_packets", description=__doc__)
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--recover", action="store_true", help=f"those with F, under {CONTROLS[2]}")
     given = parser.parse_args(arguments)
     rows = [
         row
         for row in json.loads(DATA.read_text())["cases"]
         if given.only in row["case"] and is_modelled(Case.parse(row["case"]))
     ]
+    if given.recover:  # which no other program measured
+        rows = [{"case": row["case"].replace("f=1", "f=2")} for row in rows if "f=1" in row["case"]]
     if not rows:
         parser.error(f"--only: expected a part of a case's name, got {given.only!r}")
     for line in compared(rows, given.seeds):

@@ -25,14 +25,26 @@ BYTE_COUNTER = 10e6
 _FLOATS = (
     # what it is: line rate, R_AI, R_HAI and minimum in bit/s; T, K, and the least time between CNPs or cuts
     *("line", "step", "hyper_step", "lowest", "timer", "alpha_timer", "cnp_gap"),
-    *("start_rate", "start_target", "packets", "slope", "intercept"),
+    *("start_rate", "start_target", "packets", "slope", "intercept", "free_step"),
     # the law's state, and when what happens next
     *("rate", "target", "alpha", "alpha_at", "timer_at", "cut_at", "to_count", "send_at", "due", "wake"),
     # the receiver's and the switch's
     *("sent", "marked", "last_cnp", "queued", "paused_at", "delivered_at"),
 )
 _INTEGERS = (
-    *("law", "active", "cut_yet", "alpha_flag", "cut_flag", "timer_count", "byte_count", "iteration"),
+    *(
+        "law",
+        "remaining",
+        "divides",
+        "free_after",
+        "active",
+        "cut_yet",
+        "alpha_flag",
+        "cut_flag",
+        "timer_count",
+        "byte_count",
+        "iteration",
+    ),
     *("first_cnp", "next_cnp", "paused", "marked_before"),
 )
 FLOW = np.dtype([(name, np.float64) for name in _FLOATS] + [(name, np.int64) for name in _INTEGERS])
@@ -54,7 +66,10 @@ inlined = njit(cache=True, error_model="numpy", nogil=True, forceinline=True, _n
 
 @inlined
 def factor(f):
-    """F by the share of the iteration's bytes that has been sent."""
+    """F by the share of the iteration's bytes that has been sent, or by what remains."""
+    if f.remaining:
+        left = 1 - f.sent / f.packets
+        return min(f.slope + f.intercept, f.intercept / max(left * left, 1e-12))
     return f.slope * (f.sent / f.packets) + f.intercept
 
 
@@ -71,16 +86,19 @@ def set_rate(f, rate, now):
 @loop
 def increase(f, now):
     """An increase event of the timer or the byte counter, which has been counted."""
+    step, scale = 0.0, factor(f)
     if f.law == NS3:  # by the timer alone: additive once, at the stage after fast recovery, then hyper
         if f.timer_count == FAST_RECOVERY + 1:
-            f.target += f.step * factor(f)
+            step = f.step * scale
         elif f.timer_count > FAST_RECOVERY + 1:
-            f.target += f.hyper_step * factor(f)
+            step = f.hyper_step * scale
     elif min(f.timer_count, f.byte_count) > FAST_RECOVERY:
-        f.target += f.hyper_step * factor(f)
+        step = f.hyper_step * scale
     elif max(f.timer_count, f.byte_count) > FAST_RECOVERY:
-        f.target += f.step * factor(f)
-    f.target = min(f.target, f.line)
+        step = f.step * scale
+    if f.timer_count > f.free_after:  # nobody marks: what F held back is made good
+        step = max(step, f.free_step)
+    f.target = min(f.target + step, f.line)
     set_rate(f, (f.rate + f.target) / 2, now)
 
 
@@ -90,7 +108,8 @@ def cut(f, now):
     # ns-3's keeps the target where no timer event has been since the last cut.
     if f.law != NS3 or f.timer_count > 0:
         f.target = f.rate
-    set_rate(f, f.rate * (1 - f.alpha / 2), now)
+    divisor = max(1.0, factor(f)) if f.divides else 1.0
+    set_rate(f, f.rate * (1 - f.alpha / 2 / divisor), now)
     f.timer_count = f.byte_count = 0
     f.timer_at, f.to_count = now + f.timer, BYTE_COUNTER
 

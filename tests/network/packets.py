@@ -29,6 +29,9 @@ WRED = {"W1": (80e3, 160e3, 1.0), "W2": (100e3, 400e3, 0.2), "W3": (5e3, 200e3, 
 """Least and greatest queue in bytes between which the probability of a mark rises, and to what."""
 START = {"line": (1.0, 1.0), "quarter": (0.25, 0.25), "quarter-line": (0.25, 1.0)}
 """The rate and the target at the start of an iteration, of the line rate."""
+F_RANGE = ((1.0, 1.0), (0.25, 2.0), (1 / 3, 16.0))
+"""F at the start and the end of an iteration, by `Case.f`."""
+FREE_AFTER = 20
 ITERATIONS = 40
 SHOWN = (0, 1, 2, 3, 5, 7, 9, 14, 19, 39)
 APART = 1.05
@@ -44,12 +47,14 @@ class Case:
         noise: of computing, standard deviation in milliseconds.
         compute: in milliseconds; alone, a job sends for 43 % of its iteration; one of four sends 0.35 times
             as much, which gives the first iterations of `data/dcqcn.json` (its authors do not say how much it is).
-        f: whether MLTCP's F is on the increase.
+        f: 1: MLTCP's F on the increase; 2: F by what remains, on the increase and the decrease, which holds back
+            no more after `FREE_AFTER` timers without a cut.
         offset: the second job begins so much of the sending time later, and so on.
         timers: T of each job in microseconds, with slashes between them; the last one is that of the rest.
         dequeue: whether marks are made as packets leave.
         delay: of a link, in microseconds.
         xoff: X-off in bytes of one sender; 0: no pauses.
+        load: what all jobs need of the link, alone, as a share of it; 0: as said at `compute`.
     """
 
     law: str = "A"
@@ -65,6 +70,7 @@ class Case:
     delay: float = 2
     start: str = "line"
     xoff: float = 0
+    load: float = 0
 
     @classmethod
     def parse(cls, text: str) -> Case:
@@ -76,6 +82,8 @@ class Case:
             if name not in kinds:
                 raise UsageError(f"case: expected fields of {', '.join(kinds)}, got {name!r}")
             values[name] = parse_number(value, field=name, lowest=0) if kinds[name] == "float" else value
+        if values.get("f", 0) not in range(len(F_RANGE)):
+            raise UsageError(f"f: expected 0, 1 or 2, got {values['f']:g}")
         for name, allowed in (("law", LAWS), ("wred", WRED), ("start", START)):
             if values.get(name, getattr(cls, name)) not in allowed:
                 raise UsageError(f"{name}: expected {' or '.join(allowed)}, got {values[name]!r}")
@@ -84,7 +92,9 @@ class Case:
     @property
     def packets(self) -> int:
         """Sent in an iteration."""
-        sending_s = self.compute * 1e-3 * 0.43 / 0.57 * (1 if self.jobs <= 2 else 0.35)
+        usual = 0.43 / 0.57 * (1 if self.jobs <= 2 else 0.35)
+        ratio = self.load / (self.jobs - self.load) if self.load else usual
+        sending_s = self.compute * 1e-3 * ratio
         return round(sending_s * RATE_BPS / 8 / self.packet)
 
     @property
@@ -129,7 +139,11 @@ def flows_of(case: Case) -> NDArray[np.void]:
     rate, target = START[case.start]
     flows["start_rate"], flows["start_target"] = rate * RATE_BPS, target * RATE_BPS
     flows["packets"] = case.packets
-    flows["slope"], flows["intercept"] = (1.75, 0.25) if case.f else (0.0, 1.0)
+    lowest, highest = F_RANGE[int(case.f)]
+    flows["slope"], flows["intercept"] = highest - lowest, lowest
+    flows["remaining"] = flows["divides"] = case.f == 2
+    flows["free_after"] = FREE_AFTER if case.f == 2 else 1 << 62
+    flows["free_step"] = flows["step"] * highest / lowest
     flows["last_cnp"], flows["paused_at"] = -np.inf, np.inf
     return flows
 
@@ -181,7 +195,7 @@ def simulate_long_flows(
 ) -> LongFlows:
     """Two flows with a constant F each, after half a second of warm-up."""
     flows, switch = flows_of(case), switch_of(case)
-    flows["packets"], flows["slope"], flows["intercept"] = 1e18, 0.0, factors
+    flows["packets"], flows["slope"], flows["intercept"], flows["remaining"] = 1e18, 0.0, factors, 0
     flows["wake"] = np.random.default_rng(seed).uniform(0, 1e5, 2)
     memory = [np.zeros((2, loop.RING)), np.zeros(loop.RING, np.int64), np.zeros(loop.RING)]
     times = [np.zeros((2, loop.ROWS)) for _ in range(4)]

@@ -140,7 +140,8 @@ link, none), angles=N and candidates=N: themis+cassini@loops=discard:worthwhile=
 
 A CONTROL is reno, cubic, dctcp, dcqcn, delay or constant, or mltcp_ and one of these, with modifiers after an @:
 mltcp_dcqcn@remaining:both (a shape of F; whether it scales the increase, the decrease or both), @slope=2:intercept=0.5,
-or constants of the control, by their names (timer=100us, state=ns3). mltcp_dcqcn:0.5+dcqcn mixes them:
+or constants of the control, by their names (timer=100us, state=ns3). Of F on DCQCN, mltcp_dcqcn@recover is the one by
+which jobs were not seen to lose (docs/dcqcn.md). mltcp_dcqcn:0.5+dcqcn mixes them:
 CONTROL:WHICH+...+CONTROL, where WHICH is a share of the jobs, drawn by the seed, or a pattern of their names
 (mltcp_dcqcn:vgg16-*+dcqcn). Each model may have its own: vgg19=dcqcn@timer=100us+vgg19=dcqcn@timer=125us are two laws
 for two jobs, in their order.

@@ -23,14 +23,16 @@ CONTROL_NAMES = Vocabulary(
     modified=True,
 )
 _SCALED = {"increase": (True, False), "decrease": (False, True), "both": (True, True)}
+_RECOVER = ("free_stages", 20.0)
 
 
 def parse_control(text: str) -> NetworkLaw:
     """The law of a name such as ``dcqcn``, ``mltcp_cubic`` or ``mltcp_dcqcn@remaining:both:slope=8``.
 
     Modifiers follow an @ and are separated by colons. Those of F: its shape, ``slope=``, ``intercept=``, and what it
-    scales (increase, decrease, both). Any other ``name=number`` is a constant of the control; ``timer=100us`` is
-    ``timer_us=100``, and DCQCN's state may be named (`DcqcnState`): ``state=ns3``.
+    scales (increase, decrease, both). ``recover``, on DCQCN, is ``remaining:both:free_stages=20``. Any other
+    ``name=number`` is a constant of the control; ``timer=100us`` is ``timer_us=100``, and DCQCN's state may be named
+    (`DcqcnState`): ``state=ns3``.
 
     Raises:
         UsageError: no such control or modifier.
@@ -51,6 +53,9 @@ def _modified(law: NetworkLaw, modifier: str, is_scaled: bool, text: str) -> Net
     if not equals or name in ("slope", "intercept"):
         if not is_scaled:
             raise UsageError(f"{where}: expected F only after {MLTCP}{law.control.label}")
+        if name == "recover":
+            f, constants = Aggressiveness.of_shape(Shape.REMAINING), (*law.constants, _RECOVER)
+            return replace(law, aggressiveness=f, increase=True, decrease=True, constants=constants)
         if name in _SCALED:
             increase, decrease = _SCALED[name]
             return replace(law, increase=increase, decrease=decrease)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from placement.model.compiled import compiled
 from placement.simulator.network.laws.network_law import DcqcnState
-from placement.simulator.network.laws.state import Record, increase_factor
+from placement.simulator.network.laws.state import Record, factor, increase_factor
 
 _FIRST_CNP, _KEPT, _NS3 = int(DcqcnState.FIRST_CNP), int(DcqcnState.KEPT), int(DcqcnState.NS3)
 _US = 1000
@@ -99,10 +99,22 @@ def _increase(law: Record, flow: Record) -> None:
         is_hyper = flow.time_stage > law.stages + 1
     else:
         is_hyper = min(flow.time_stage, flow.byte_stage) > law.stages
-    increase = increase_factor(law, flow)
+    step_bps = 0.0
     if is_hyper:
-        flow.target_rate += increase * law.hai_bps * _BPS
+        step_bps = increase_factor(law, flow) * law.hai_bps
     elif max(flow.time_stage, flow.byte_stage) > law.stages:
-        flow.target_rate += increase * law.ai_bps * _BPS
-    flow.target_rate = min(flow.target_rate, flow.line_rate)
+        step_bps = increase_factor(law, flow) * law.ai_bps
+    if 0 < law.free_stages < flow.time_stage:
+        step_bps = max(step_bps, _free_step_bps(law))
+    flow.target_rate = min(flow.target_rate + step_bps * _BPS, flow.line_rate)
     flow.rate = (flow.rate + flow.target_rate) / 2
+
+
+@compiled
+def _free_step_bps(law: Record) -> float:
+    """The increase of a flow whose packets nobody marks: with all that F ever holds back, F(1) / F(0) times R_AI.
+
+    F below 1 is for a link that others use. Where they have gone, it would keep a flow that they had cut from what
+    they left, for longer than many a job sends.
+    """
+    return law.ai_bps * factor(law, 1.0, 1.0) / factor(law, 0.0, 1.0)

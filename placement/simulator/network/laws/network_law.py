@@ -68,6 +68,7 @@ DEFAULTS: Mapping[Control, Mapping[str, float]] = {
         "stages": 5.0,
         "ai_bps": 40e6,
         "hai_bps": 400e6,
+        "free_stages": 0.0,  # timers without a cut after which F holds back no more; 0: never
         "lowest_bps": 10e6,
         "increase_limit": 0.0,
     },

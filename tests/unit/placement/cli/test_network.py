@@ -187,6 +187,10 @@ def test_the_names_of_controls():
     assert (law.increase, law.decrease) == (False, True)
     with pytest.raises(UsageError, match="function: expected one of"):
         parse_control("mltcp_reno@colour")
+    assert parse_control("mltcp_dcqcn@recover") == parse_control("mltcp_dcqcn@remaining:both:free_stages=20")
+    for other in ("dcqcn@recover", "mltcp_cubic@recover"):
+        with pytest.raises(UsageError, match=r"recover|free_stages"):
+            parse_control(other)
 
 
 def test_constants_have_units_and_states_have_names():

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from mltcp.core.errors import UsageError
+from tests.network.against_base import course_of_packets, measured
 from tests.network.packets import DATA, Case, compared, simulate_long_flows, simulate_packets
 
 
@@ -55,12 +56,19 @@ def test_courses_are_those_of_the_other_programs(name):
     assert verdict == "1 of 1 courses and 1 of 1 of the rest agree."
 
 
+def test_jobs_lose_by_the_papers_f_and_not_by_one_that_holds_back_only_while_it_is_cut():
+    [found] = measured(["law=B,wred=W1,jobs=4,load=0.9,compute=68.9"], 3, course_of_packets, 1)
+    assert found.over_base("mltcp_dcqcn") > 1.03
+    assert found.over_base("mltcp_dcqcn@recover") < 0.9
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("low=A", "case: expected fields of law"),
         ("law=D", "law: expected A or B or C or N, got 'D'"),
         ("packet=-1", "packet: expected"),
+        ("f=3", "f: expected 0, 1 or 2, got 3"),
     ],
 )
 def test_another_case_is_refused(text, message):

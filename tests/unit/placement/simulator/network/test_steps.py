@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import UsageError
+from placement.simulator.network.laws.dcqcn import advance_dcqcn
 from placement.simulator.network.laws.network_law import Control, DcqcnState, NetworkLaw, WindowLaw
 from placement.simulator.network.laws.run import RunSettings
 from placement.simulator.network.laws.run import simulate as simulate_windows
@@ -31,6 +32,7 @@ RATE_BPS = 10e9
 STEP_MARKS = Marking(98e3, 98e3)
 RAMP = Marking(80e3, 160e3)
 MS = 1_000_000
+RECOVERS = (("free_stages", 20.0),)
 
 
 def dumbbell(
@@ -167,7 +169,8 @@ def test_equal_jobs_share_alike_at_first(control: Control) -> None:
     "law", [window_law(Control.CUBIC), window_law(Control.DCTCP), dcqcn()], ids=lambda law: law.control.name
 )
 def test_an_f_of_one_is_the_base_bit_by_bit(law: NetworkLaw) -> None:
-    one = replace(law, aggressiveness=Aggressiveness(Shape.LINEAR, 0, 1), decrease=True)
+    constants = (*law.constants, *(RECOVERS if law.control is Control.DCQCN else ()))
+    one = replace(law, aggressiveness=Aggressiveness(Shape.LINEAR, 0, 1), decrease=True, constants=constants)
     base, scaled = (together(dumbbell(2), [sender(i, each) for i in range(2)]) for each in (law, one))
     assert all(np.array_equal(a.ends_ns, b.ends_ns) for a, b in zip(base.jobs, scaled.jobs, strict=True))
     assert base.links == scaled.links
@@ -436,6 +439,22 @@ def test_dcqcn_parts_when_packets_do(
         course = mean_slowdowns(together(network, jobs, seed=seed))
         parted.append(next((i for i, slowdown in enumerate(course) if slowdown < 1.05), 40))
     assert earliest <= sorted(parted)[1] <= latest
+
+
+def test_f_holds_a_rate_back_only_while_it_is_cut() -> None:
+    law = dcqcn(f=Aggressiveness())
+    job = sender(0, replace(law, constants=(*law.constants, *RECOVERS)), rate_bps=50e9)
+    state = build(dumbbell(2, 50e9, RAMP), [job], [[(0, 2)]], 0)
+    flow, us = state.flows[0], 1000
+    flow["iteration_left"] = flow["iteration_bytes"]  # F is 1/4
+    for now in (1, 1 + 50 * us):  # alpha is 1: the rate is a quarter, its target a half
+        advance_dcqcn(state.laws[0], flow, now, 0.0, True)
+    targets = []
+    for timer in range(1, 31):
+        advance_dcqcn(state.laws[0], flow, 1 + (50 + 55 * timer) * us, 0.0, False)
+        targets.append(8 * float(flow["target_rate"]))
+    steps = np.diff([25.0, *targets])
+    assert steps == pytest.approx([0] * 5 + [0.01] * 15 + [0.32] * 10, abs=1e-9)
 
 
 def test_input_that_does_not_fit_is_refused() -> None:
