@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -27,7 +27,7 @@ from placement.experiments.comparison import (
 from placement.simulator.network.control_names import parse_control, parse_controls
 from placement.simulator.network.failures import NO_FAILURES, LinkFailures, OutageLog, network_changes
 from placement.simulator.network.laws.network_law import NetworkLaw
-from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
+from placement.simulator.network.outcome import NetworkOutcome
 from placement.simulator.network.parallelism import described_traffic
 from placement.simulator.network.recorded import chakra_traffic, profile_traffic
 from placement.simulator.network.routing import RoutingTable
@@ -268,8 +268,7 @@ class JobsInNetwork(ComparisonWorkload):
     ``largest_queue_bytes`` over all links, None where the mode has none; ``simulated_s``; ``by_job`` and ``by_link``,
     of each job and of each link that was used; ``lost``, the seconds that each job lost to each neighbour on each link
     (`LostTime`; None where the mode does not attribute them); ``outages`` of links and ``cut_off`` jobs (`OutageLog`).
-    Kept for pictures: ``slowdowns`` of each job, ``ends_s``
-    and ``lost_lines``.
+    Kept for pictures: ``slowdowns`` and ``ends_s`` of each job.
 
     Attributes:
         topology: its name.
@@ -297,7 +296,7 @@ class JobsInNetwork(ComparisonWorkload):
         *("marked_bytes", "dropped_bytes", "largest_queue_bytes", "simulated_s", "by_job", "by_link", "lost"),
         *("outages", "cut_off"),
     )
-    kept = ("slowdowns", "ends_s", "lost_lines")
+    kept = ("slowdowns", "ends_s")
     means = ("mean_slowdown", "p99_slowdown", "mean_iteration_s")
     compared = "mean_slowdown"
     columns = (
@@ -334,6 +333,7 @@ class JobsInNetwork(ComparisonWorkload):
         """The jobs in their places under a control."""
         places = place(self.network, self.jobs, self.placement, seed)
         laws = self._laws(policy, seed)
+        of_hosts = parse_controls(policy).host_laws(self.network.hosts, seed)
         return [
             NetworkJob(
                 job.name,
@@ -346,9 +346,18 @@ class JobsInNetwork(ComparisonWorkload):
                 job.traffic_class,
                 slots=gpus,
                 measured_noise_ns=job.measured_noise_ns,
+                worker_laws=self._worker_laws(job, hosts, of_hosts),
             )
             for job, (hosts, gpus) in zip(self.jobs, places, strict=True)
         ]
+
+    def _worker_laws(
+        self, job: DescribedJob, hosts: Sequence[int], of_hosts: Mapping[str, NetworkLaw]
+    ) -> tuple[NetworkLaw, ...]:
+        """Those of its workers' hosts, unless it has a control of its own."""
+        if not of_hosts or job.control is not None:
+            return ()
+        return tuple(of_hosts[self.network.hosts[host]] for host in hosts)
 
     def variants(self, policy: str) -> tuple[str, ...]:
         """The control itself, which is checked."""
@@ -406,56 +415,11 @@ def _values(outcome: NetworkOutcome, log: dict[str, Any]) -> dict[str, Any]:
             }
             for link in used
         ],
-        "lost": _lost(outcome),
+        "lost": outcome.lost_entries(),
         **log,
-        "lost_lines": outcome.lost_lines(),
         "slowdowns": [[round(float(each), 6) for each in own] for own in slowdowns],
         "ends_s": [[float(each) / NS_PER_S for each in job.ends_ns] for job in outcome.jobs],
     }
-
-
-def _lost(outcome: NetworkOutcome) -> list[dict[str, Any]] | None:
-    lost = outcome.lost
-    if lost is None:
-        return None
-    entries = zip(lost.job, lost.neighbour, lost.link, lost.lost_ns, strict=True)
-    return [
-        {
-            "job": outcome.jobs[job].name,
-            "neighbour": None if neighbour < 0 else outcome.jobs[neighbour].name,
-            "link": outcome.links[link].name,
-            "lost_s": float(lost_ns) / NS_PER_S,
-        }
-        for job, neighbour, link, lost_ns in entries
-    ]
-
-
-def lost_time_of(run: TraceRun) -> tuple[NetworkOutcome, LostTime] | None:
-    """What a kept run says of lost time, in the form in which it was found; None if it was not attributed."""
-    if run["lost"] is None:
-        return None
-    jobs = {each["job"]: number for number, each in enumerate(run["by_job"])}
-    links = {each["link"]: number for number, each in enumerate(run["by_link"])}
-    courses = tuple(
-        JobCourse(
-            job["job"],
-            np.zeros(len(ends_s), np.int64),
-            np.rint(np.array(ends_s) * NS_PER_S).astype(np.int64),
-            job["alone_s"] * NS_PER_S,
-        )
-        for job, ends_s in zip(run["by_job"], run["ends_s"], strict=True)
-    )
-    used = tuple(
-        LinkUse(each["link"], each["sent_bytes"], math.nan, math.nan, math.nan) for each in run["by_link"]
-    )
-    lost = LostTime(
-        np.array([jobs[each["job"]] for each in run["lost"]], np.int64),
-        np.array([jobs.get(each["neighbour"], -1) for each in run["lost"]], np.int64),
-        np.array([links[each["link"]] for each in run["lost"]], np.int64),
-        np.array([each["lost_s"] * NS_PER_S for each in run["lost"]]),
-        np.full(len(courses), math.nan),
-    )
-    return NetworkOutcome(courses, used, round(run["simulated_s"] * NS_PER_S)), lost
 
 
 def _known(value: float) -> float | None:

@@ -161,22 +161,25 @@ class TracesInNetwork(PhasedJobs):
 
     The values of a run are those of `PhasedJobs`; slowdowns are over what an iteration's phases take together. With
     ``utilization``, of the GPUs that jobs held; ``jct_over_alone``, the times of jobs from arrival to end over what
-    their iterations take alone; ``outages`` and ``cut_off`` as of `JobsInNetwork`. Marked bits, which the mode `steps`
-    has, are those of packets that were marked.
+    their iterations take alone; ``outages`` and ``cut_off`` as of `JobsInNetwork`; ``lost`` and ``lost_by_job``, the
+    seconds that each job lost to each neighbour on each link, and took in all (`LostTime`; None unless `attributes`).
+    Marked bits, which only iterations in steps have, are those of packets that were marked.
 
     Attributes:
         mode: one of `TRACE_MODES`.
         step_ns: of the mode `steps`; None for its default.
         failures: of links.
+        attributes: whether lost time is attributed.
     """
 
     mode: str = TRACE_MODES[0]
     step_ns: int | None = None
     failures: LinkFailures = NO_FAILURES
+    attributes: bool = False
 
     shown: ClassVar[tuple[str, ...]] = (
         *PhasedJobs.shown,
-        *("utilization", "jct_over_alone", "outages", "cut_off"),
+        *("utilization", "jct_over_alone", "outages", "cut_off", "lost", "lost_by_job"),
     )
     kept: ClassVar[tuple[str, ...]] = (*PhasedJobs.kept, "every_jct_over_alone")
     columns: ClassVar[tuple[Column, ...]] = (
@@ -191,8 +194,15 @@ class TracesInNetwork(PhasedJobs):
         """The policy itself, which is checked."""
         name, controls = split_controls(policy)
         _, gate, rival = placing_policy(name)
-        TrafficControl(parse_controls(controls), gate, self.mode, self.step_ns, rival, self.failures)
+        self._traffic_control(controls, gate, rival)
         return (policy,)
+
+    def _traffic_control(
+        self, controls: str, gate: CommunicationPolicy | None, rival: Rival | None
+    ) -> TrafficControl:
+        return TrafficControl(
+            parse_controls(controls), gate, self.mode, self.step_ns, rival, self.failures, self.attributes
+        )
 
     def run(self, trace: SeededJobs, policy: str) -> dict[str, Any]:
         """Simulate the trace with the routes and the noise of its seed."""
@@ -201,9 +211,7 @@ class TracesInNetwork(PhasedJobs):
         assert isinstance(cluster, NetworkCluster), "its settings have one"
         settings = replace(self.settings, cluster=replace(cluster, seed=trace.seed))
         chosen, gate, rival = placing_policy(name, trace.seed, self.lease_ns)
-        traffic = TrafficControl(
-            parse_controls(controls), gate, self.mode, self.step_ns, rival, self.failures
-        )
+        traffic = self._traffic_control(controls, gate, rival)
         outcome = run_trace(trace.jobs, settings, chosen, trace.seed, traffic)
         ratios = [job.completion_ns / float((job.iteration_ns / job.slowdown).sum()) for job in outcome.jobs]
         return {
@@ -212,6 +220,7 @@ class TracesInNetwork(PhasedJobs):
             "jct_over_alone": {"mean": fmean(ratios), "p99": float(np.percentile(ratios, 99))},
             "every_jct_over_alone": ratios,
             **outcome.outages,
+            **outcome.losses,
         }
 
 

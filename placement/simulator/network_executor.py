@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 from mltcp.core.demand import Demand
 from mltcp.core.errors import MltcpError, UsageError, shown
@@ -12,10 +13,12 @@ from placement.model.job import Contention
 from placement.policies.catalogue import CommunicationPolicy
 from placement.policies.gate_state import GateState
 from placement.policies.schedulers.scheduling_policy import Decision
+from placement.simulator.auto_run import AutoRun
 from placement.simulator.cluster_run import JobEnd, Start
 from placement.simulator.fluid_executor import FluidExecutor, FluidJob, FluidSettings, IteratingJobs
 from placement.simulator.network.control_names import ControlMix, ModelControls
 from placement.simulator.network.failures import NO_FAILURES, LinkChange, LinkFailures, OutageLog
+from placement.simulator.network.laws.network_law import NetworkLaw
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.parallelism import demand_traffic, traffic_of
 from placement.simulator.network.routing import Route, RoutingTable
@@ -27,7 +30,7 @@ from placement.simulator.share_run import ShareRun
 from placement.simulator.step_run import StepRun
 from placement.traces.sets import TracedJob
 
-TRACE_MODES = ("shares", "steps")
+TRACE_MODES = ("shares", "steps", "auto")
 
 STATE_BYTES = 7
 """Of a worker, over its gradients' of 2 bytes a parameter: 2 for the parameter, 4 each for its copy and both moments of
@@ -40,15 +43,16 @@ class TrafficControl:
 
     Attributes:
         controls: the congestion control of each job.
-        gate: the policy that admits what they send; None: they send when they can. The mode `steps` has none.
-        mode: `shares`, or `steps`.
-        step_ns: of the mode `steps`; None: by the network.
-        rival: decides about routes, traffic classes and moves; None: ECMP, one class, and the scheduler. The mode
-            `steps` has none, nor has a network whose links fail.
+        gate: the policy that admits what they send; None: they send when they can.
+        mode: one of `TRACE_MODES`; only `shares` has gates, rivals and lost time.
+        step_ns: of the modes `steps` and `auto`; None: by the network.
+        rival: decides about routes, traffic classes and moves; None: ECMP, one class, and the scheduler. A network
+            whose links fail has none.
         failures: of links.
+        attributes: whether lost time is attributed to links and neighbours.
 
     Raises:
-        UsageError: a gate or a rival in the mode `steps`, a rival where links fail, or a mode that there is not.
+        UsageError: what the mode does not have, a rival where links fail, or a mode that there is not.
     """
 
     controls: ControlMix | ModelControls
@@ -57,11 +61,13 @@ class TrafficControl:
     step_ns: int | None = None
     rival: Rival | None = None
     failures: LinkFailures = NO_FAILURES
+    attributes: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in TRACE_MODES:
-            raise UsageError(f"mode: expected {' or '.join(TRACE_MODES)} of a trace, got {shown(self.mode)}")
-        for field, value in (("gate", self.gate), ("rival", self.rival)):
+            raise UsageError(f"mode: expected one of {', '.join(TRACE_MODES)}, got {shown(self.mode)}")
+        of_shares = (("gate", self.gate), ("rival", self.rival), ("attributes", self.attributes or None))
+        for field, value in of_shares:
             if value is not None and self.mode != TRACE_MODES[0]:
                 raise UsageError(f"{field}: expected in the mode {TRACE_MODES[0]} only, got {self.mode}")
         if self.rival is not None and self.failures != NO_FAILURES:
@@ -135,15 +141,31 @@ class NetworkExecutor(FluidExecutor):
         super().decided(decision)
         self._steer()
 
+    @property
+    def losses(self) -> dict[str, Any]:
+        """``lost`` and ``lost_by_job`` (`LostTime`), as JSON has them; None unless lost time is attributed."""
+        lost = self._run.lost_time if isinstance(self._run, ShareRun) else None
+        if lost is None:
+            return {"lost": None, "lost_by_job": None}
+        links = [link.name for link in self._network_cluster.network.links]
+        return {"lost": lost.entries(self._names, links), "lost_by_job": lost.totals(self._names)}
+
     def _simulated(self, jobs: Sequence[TracedJob]) -> IteratingJobs:
         widest = [(job.name, self._traffic(job, job.max_workers)) for job in jobs]
-        cluster, control, gate = self._network_cluster, self._control, None
+        network, control = self._network_cluster.network, self._control
         laws = control.controls.laws([job.name for job in jobs], self._seed)
-        self._run: ShareRun | StepRun
-        if control.mode == "steps":
-            step_ns = control.step_ns or shortest_step_ns(cluster.network)
-            self._run = StepRun(cluster.network, widest, laws, self._seed, step_ns)
-            return self._run
+        self._host_laws = control.controls.host_laws(network.hosts, self._seed)
+        self._run: ShareRun | StepRun | AutoRun
+        if control.mode == "shares":
+            self._run = self._shares(widest, laws)
+        else:
+            steps = StepRun(network, widest, laws, self._seed, control.step_ns or shortest_step_ns(network))
+            is_auto = control.mode == "auto"
+            self._run = AutoRun(network, self._shares(widest, laws), steps) if is_auto else steps
+        return self._run
+
+    def _shares(self, widest: Sequence[tuple[str, Traffic]], laws: Sequence[NetworkLaw]) -> ShareRun:
+        cluster, control, gate = self._network_cluster, self._control, None
         if control.gate is not None:
             # As the live gate is told: transfers share links without a loss.
             gate = GateState(
@@ -152,9 +174,8 @@ class NetworkExecutor(FluidExecutor):
         rival, traffic_class = control.rival, None
         if rival is not None and rival.prioritises:
             traffic_class = rival.remaining or 0
-        settings = ShareSettings(self._seed)
-        self._run = ShareRun(cluster.network, widest, laws, settings, gate, traffic_class)
-        return self._run
+        settings = ShareSettings(self._seed, attributes=control.attributes)
+        return ShareRun(cluster.network, widest, laws, settings, gate, traffic_class)
 
     def _begin(self, job: FluidJob, start: Start, hold_ns: float, noise_ns: float) -> None:
         rival = self._control.rival
@@ -169,7 +190,9 @@ class NetworkExecutor(FluidExecutor):
         cluster = self._network_cluster
         placed = cluster.placed(start.job.name, self._traffic(start.job, len(start.gpus)), start.gpus)
         self._placed[job.number] = placed
-        planned = replace(placed, iterations=job.planned, noise_ns=round(noise_ns))
+        hosts = cluster.network.hosts
+        worker_laws = tuple(self._host_laws[hosts[host]] for host in placed.hosts) if self._host_laws else ()
+        planned = replace(placed, iterations=job.planned, noise_ns=round(noise_ns), worker_laws=worker_laws)
         silence_ns = Demand(job.phases).silence_ns
         ways = self._routes(placed)
         self._ways[start.job.name] = ways

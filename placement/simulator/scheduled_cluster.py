@@ -105,6 +105,7 @@ class TraceOutcome:
         decision_ns: of each decision, how long it took.
         scores: of each decision of Cassini under which links are shared, the score of what it chose.
         outages: of links, and the jobs that they cut off, as JSON (`OutageLog.document`), of the network simulation.
+        losses: the time that jobs lost to others, as JSON (`NetworkExecutor.losses`), of the network simulation.
     """
 
     policy: str
@@ -112,6 +113,7 @@ class TraceOutcome:
     decision_ns: tuple[int, ...] = ()
     scores: tuple[float, ...] = ()
     outages: Mapping[str, Any] = field(default_factory=dict)
+    losses: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def mean_s(self) -> float:
@@ -213,6 +215,7 @@ def run_trace(
         () if policy is None else tuple(run.decision_ns),
         tuple(run.scores),
         executor.outages.document() if isinstance(executor, NetworkExecutor) else {},
+        executor.losses if isinstance(executor, NetworkExecutor) else {},
     )
 
 

@@ -11,20 +11,31 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from mltcp.core.errors import UsageError
 from placement.model.compiled import compiled
 from placement.policies.gate_state import GateState
-from placement.simulator.exact.event_heap import drop, put
+from placement.simulator.exact.event_heap import EventHeap, drop, put
 from placement.simulator.fluid import Iterations
 from placement.simulator.network.laws.network_law import NetworkLaw
 from placement.simulator.network.max_min import PLACE, ShareState, enter, leave, plant, settle, take_off
-from placement.simulator.network.outcome import LinkUse
+from placement.simulator.network.outcome import LinkUse, LostTime
 from placement.simulator.network.routing import Route
-from placement.simulator.network.shares import PS, ShareSettings, advanced, changed, share_state, start_item
-from placement.simulator.network.shares_loop import refill
+from placement.simulator.network.shares import (
+    PS,
+    ShareSettings,
+    advanced,
+    changed,
+    lost_time,
+    share_state,
+    start_item,
+    totals,
+    with_room,
+)
+from placement.simulator.network.shares_loop import drop_parts, refill
 from placement.simulator.network.topology import Network
 from placement.simulator.network.traffic import NetworkJob, RemainingClass, Traffic
 
@@ -64,6 +75,7 @@ class ShareRun:
         self._silence, self._workers = np.zeros(len(jobs)), [1] * len(jobs)
         self._ways: list[tuple[int, int]] = [(0, 0)] * len(jobs)
         self._log: list[np.ndarray] = []
+        self._totals = np.zeros((3, len(jobs)))
         self._down: Collection[int] = ()
 
     @property
@@ -79,6 +91,8 @@ class ShareRun:
         *,
         silence_ns: float = 0.0,
         hold_ns: float = 0.0,
+        delay_ns: float = 0.0,
+        done: int | None = None,
     ) -> None:
         """Start a job that does not run, for `iterations` more.
 
@@ -88,6 +102,8 @@ class ShareRun:
             routes: of its messages.
             silence_ns: the time from the beginning of an iteration to its first message, as it is known of the job.
             hold_ns: the delay of the first iteration, which is no part of its duration.
+            delay_ns: its delay that is a part of it; see `delay`.
+            done: the iterations that it has done, which decide its noise; None: those that it has done here.
 
         Raises:
             UsageError: the job runs already, or its traffic has no room.
@@ -98,16 +114,17 @@ class ShareRun:
         job = replace(job, law=self._laws[number], traffic_class=self._class)
         own = share_state(self._network, [job], [routes], self._settings)
         self._place(number, own)
-        done = int(record["number"])
+        done = int(record["number"]) if done is None else done
         for name in self._state.jobs.dtype.names:
-            if name not in ("first_step", "first_message", "first_connection", "first_bound"):
+            if name not in ("first_step", "first_message", "first_connection", "first_bound", "parts"):
                 record[name] = own.jobs[0][name]
         record["number"], record["iterations"] = done, done + job.iterations
         self._state.noise[number] = own.noise[0]
         self._silence[number], self._workers[number] = silence_ns, job.traffic.workers
         if self._down:
             self._state = changed(self._state, self._network, self._down, {})
-        begins = int(self._state.core["now"][0]) + round(hold_ns * PS)
+        record["held"] = round(delay_ns * PS)
+        begins = int(self._state.core["now"][0]) + round(hold_ns * PS) + int(record["held"])
         put(self._state.due, start_item(self._state, number), begins)
         links = sorted({link for route in routes for link in route})
         if self._gate is not None and links:
@@ -120,6 +137,7 @@ class ShareRun:
             if self._gate.is_running(number):
                 self._gate.stop(number, int(self.now_ns))
             self._gate.remove(number)
+        self._state = with_room(self._state)
         remove_job(self._state, number)
         if self._gate is not None:
             self._serve()
@@ -135,6 +153,7 @@ class ShareRun:
         Raises:
             UsageError: a route is longer, or not one for each message.
         """
+        self._state = with_room(self._state)
         record = self._state.jobs[number]
         if routes is not None:
             own = slice(int(record["first_message"]), int(record["first_message"] + record["messages"]))
@@ -173,6 +192,8 @@ class ShareRun:
             core["finished"] = core["calls"] = 0
             self._state, iterations = advanced(self._state, until)
             self._log.append(iterations)
+            if self._settings.attributes:
+                self._totals += totals(iterations, len(self._room))
             calls = bool(core["calls"][0])
             if calls:
                 self._serve()
@@ -186,6 +207,26 @@ class ShareRun:
             if self._gate is not None and self._state.jobs["gated"][number]:
                 self._gate.remove(number)
         return ended
+
+    def done(self, number: int) -> int:
+        """The iterations that the job has done, those before its last start included."""
+        return int(self._state.jobs["number"][number])
+
+    def plan(self, number: int, left: int) -> None:
+        """Let a job that runs end after so many iterations more, its current one included."""
+        self._state.jobs["iterations"][number] = self.done(number) + left
+
+    def delay_left_ns(self, number: int) -> float:
+        """Of a job that has ended, the delay that no iteration has had."""
+        return float(self._state.jobs["delay"][number]) / PS
+
+    def kept(self) -> tuple[ShareState, list[np.ndarray], np.ndarray]:
+        """What `restore` goes back to from a later `run`."""
+        return ShareState(*map(_copied, self._state)), self._log.copy(), self._totals.copy()
+
+    def restore(self, kept: tuple[ShareState, list[np.ndarray], np.ndarray]) -> None:
+        """Go back to what `kept` returned; nothing but `run` may have been called since."""
+        self._state, self._log, self._totals = kept
 
     def runs(self, number: int) -> bool:
         """Whether the job has iterations left."""
@@ -216,6 +257,11 @@ class ShareRun:
             began_ns, ended_ns = own["began"] / PS, own["ended"] / PS
             found[int(number)] = Iterations(began_ns, ended_ns, np.full(len(own), np.nan))
         return found
+
+    @property
+    def lost_time(self) -> LostTime | None:
+        """Of all iterations that have ended, those of earlier starts included; None unless it is attributed."""
+        return lost_time(self._state, self._totals) if self._settings.attributes else None
 
     def links(self) -> tuple[LinkUse, ...]:
         """What each link has carried in messages that have ended."""
@@ -306,6 +352,10 @@ class ShareRun:
         return first
 
 
+def _copied(part: Any) -> Any:
+    return EventHeap(*map(np.copy, part)) if isinstance(part, EventHeap) else part.copy()
+
+
 @compiled
 def remove_job(state: ShareState, number: int) -> None:
     """Take all that a job does, and is due to do, out of the simulation."""
@@ -321,6 +371,7 @@ def remove_job(state: ShareState, number: int) -> None:
     for connection in range(job.first_connection, job.first_connection + job.connections):
         state.connections[connection].tail = -1
     drop(state.due, len(state.messages) + len(state.steps) + number)
+    drop_parts(state, job)
     job.iterations = job.number
     job.asks = job.granted = job.gives_back = job.steps_sending = 0
     refill(state)
@@ -367,6 +418,8 @@ def reroute_job(
             drop(state.due, place)
             for hop in range(message.links):
                 state.links[state.places[message.first + hop].link].sent -= message.left
+            message.passed_in += (message.size - message.left - message.passed) / message.peak
+            message.passed = message.size - message.left
         message.links = lengths[each]
         message.delay = delays[each]
         message.peak_bps = message.most_bps
@@ -374,8 +427,6 @@ def reroute_job(
             link = state.links[ways[first + hop]]
             state.places[message.first + hop].link = ways[first + hop]
             message.peak_bps = min(message.peak_bps, link.rate_bps)
-            if message.sending:
-                link.sent -= message.size - message.left
         message.peak = message.peak_bps / 8e12
         if message.sending:
             enter(state, place)

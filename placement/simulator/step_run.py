@@ -80,11 +80,13 @@ class StepRun:
         *,
         silence_ns: float = 0.0,
         hold_ns: float = 0.0,
+        delay_ns: float = 0.0,
+        done: int | None = None,
     ) -> None:
         """Start a job that does not run; see `ShareRun.start`."""
         if self.runs(number):
             raise UsageError(f"job {job.name} runs already")
-        self._done[number] += self._state.jobs["iteration"][number]
+        self._done[number] = self.done(number) if done is None else done
         self._logged[number], self._silence[number] = 0, round(silence_ns)
         own = build(self._network, [replace(job, law=self._laws[number])], [routes], self._seed)
         clear_job(self._state, number)
@@ -92,6 +94,7 @@ class StepRun:
         self._add_rows(number, job, own)
         self._state = with_levels(self._state, len(self._network.links))
         list_active(self._state)
+        self._state.jobs["delay"][number] = round(delay_ns)
         begin_iteration(self._state, number, self._now_ns + round(hold_ns))
         self._state.counts[UNFINISHED] += 1
         if self._down:
@@ -121,6 +124,18 @@ class StepRun:
         latest = self._state.ends[jobs["first_row"] + jobs["iteration"] - 1].max(initial=self._now_ns)
         self._now_ns = int(latest) if len(ended) else max(self._now_ns, round(until_ns))
         return tuple(ended.tolist())
+
+    def done(self, number: int) -> int:
+        """See `ShareRun.done`."""
+        return int(self._done[number] + self._state.jobs["iteration"][number])
+
+    def plan(self, number: int, left: int) -> None:
+        """See `ShareRun.plan`; a job has no more iterations than it was started with."""
+        self._state.jobs["iterations"][number] = self._state.jobs["iteration"][number] + left
+
+    def delay_left_ns(self, number: int) -> float:
+        """See `ShareRun.delay_left_ns`."""
+        return float(self._state.jobs["delay"][number])
 
     def runs(self, number: int) -> bool:
         """Whether the job has iterations left."""
@@ -173,7 +188,7 @@ class StepRun:
             self._hops[number] = len(self._state.hops), len(own.hops)
             self._state = with_hops(self._state, np.zeros(len(own.hops), HOP))
         hop, state = self._hops[number][0], self._state
-        own.flows["law"] = state.flows["law"][flow : flow + 1]
+        own.flows["law"] = self._law_numbers(own.laws)[own.flows["law"]]
         own.flows["first_hop"] += hop
         own.hops["flow"] += flow
         own.flows["job"] = own.steps["job"] = number
@@ -191,6 +206,15 @@ class StepRun:
             (state.class_bounds, number, own.class_bounds),
         ):
             array[first : first + len(values)] = values
+
+    def _law_numbers(self, laws: np.ndarray) -> np.ndarray:
+        """The numbers that laws have here; those that are new get one."""
+        numbers = {law.tobytes(): number for number, law in enumerate(self._state.laws)}
+        new = [number for number, law in enumerate(laws) if law.tobytes() not in numbers]
+        self._state = self._state._replace(laws=np.concatenate([self._state.laws, laws[new]]))
+        for law in laws[new]:
+            numbers[law.tobytes()] = len(numbers)
+        return np.array([numbers[law.tobytes()] for law in laws], np.uint32)
 
     def _add_rows(self, number: int, job: NetworkJob, own: StepState) -> None:
         """Give a job a row for each iteration; the k-th one has the same noise whenever the job was started."""

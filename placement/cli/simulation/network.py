@@ -47,7 +47,6 @@ from placement.experiments.network import (
     PLACEMENTS,
     JobsInNetwork,
     NetworkSeed,
-    lost_time_of,
     parse_jobs,
 )
 from placement.experiments.network_traces import (
@@ -62,6 +61,7 @@ from placement.simulator.network import parallelism, topologies
 from placement.simulator.network.control_names import parse_controls
 from placement.simulator.network.failures import REROUTE_NS, LinkFailures, parse_outages
 from placement.simulator.network.network_cluster import NetworkCluster
+from placement.simulator.network.outcome import lost_lines
 from placement.simulator.network.simulation import MODES
 from placement.simulator.network.topologies import (
     PortSettings,
@@ -110,6 +110,7 @@ examples:
   mltcp-placement network --topology topology.yaml --nic 25gbit --gpus 8 --jobs profile.json:workers=16 chakra=traces
   mltcp-placement network --topology dumbbell:2,rate=10gbit,ecn=100kb --jobs 2*vgg16:at=h0+h1 --control dctcp
   mltcp-placement network --topology thesis --trace poisson --policies themis,themis+cassini,lwf-1+ada-srsf -o traces
+  mltcp-placement network --topology thesis --trace poisson --policies random,lwf-1 --attribute -o lost
   mltcp-placement network --topology thesis --trace dynamic:iterations=100 --mode steps --step-us 5 --control dcqcn
   mltcp-placement network --topology topo.csv --over 4:1 --nic 200gbit --trace lingjun:data --hours 6 --scale 0.01 \
 --mix llm --policies themis,lwf-8
@@ -143,8 +144,8 @@ mltcp_dcqcn@remaining:both (a shape of F; whether it scales the increase, the de
 or constants of the control, by their names (timer=100us, state=ns3). Of F on DCQCN, mltcp_dcqcn@recover is the one by
 which jobs were not seen to lose (docs/dcqcn.md). mltcp_dcqcn:0.5+dcqcn mixes them:
 CONTROL:WHICH+...+CONTROL, where WHICH is a share of the jobs, drawn by the seed, or a pattern of their names
-(mltcp_dcqcn:vgg16-*+dcqcn). Each model may have its own: vgg19=dcqcn@timer=100us+vgg19=dcqcn@timer=125us are two laws
-for two jobs, in their order.
+(mltcp_dcqcn:vgg16-*+dcqcn), or, after hosts=, of the hosts that send with it (mltcp_dcqcn:hosts=0.5+dcqcn). Each model
+may have its own: vgg19=dcqcn@timer=100us+vgg19=dcqcn@timer=125us are two laws for two jobs, in their order.
 
 Links fail as --fail and --failures say. A flow with a link on its way that is down waits until ECMP has routes over
 what is left (--reroute-ms), or, where no way is left, until the link is back; a job that cannot go on is told.
@@ -164,6 +165,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     trace = command.add_argument_group("options of --trace")
     for name, metavar, text in _OF_TRACES:
         trace.add_argument(name, metavar=metavar, help=text)
+    trace.add_argument(
+        "--attribute",
+        action="store_true",
+        default=None,
+        help="say what each job lost to which other one on which link (mode shares; takes up to twice as long)",
+    )
     add_cut(command)
     run = command.add_argument_group("simulation")
     run.add_argument(
@@ -175,8 +182,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     run.add_argument(
         "--seeds", default="0:3", metavar="A:B", help="of places, routes and noise (default 0:3)"
     )
-    run.add_argument("--mode", choices=MODES, help="(default steps; of a trace shares, or steps)")
-    run.add_argument("--step-us", metavar="US", help="of the mode steps (default: by the network)")
+    run.add_argument("--mode", choices=MODES, help="(default steps, of a trace shares)")
+    run.add_argument("--step-us", metavar="US", help="of steps (default: by the network)")
     failing = command.add_argument_group("links that fail")
     failing.add_argument(
         "--fail", nargs="+", metavar="LINK", help="A->B@FROM[:UNTIL] in seconds; A<->B for both directions"
@@ -228,7 +235,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> ComparisonPlan[JobsInNetwork]:
-    _refuse(options, _OF_TRACES, "--trace")
+    _refuse(options, (*_OF_TRACES, ("--attribute", "", "")), "--trace")
     if cut_of(options) != WHOLE:
         raise UsageError("--from, --hours, --keep and --scale: expected with --trace only")
     controls = parse_names(options.control, str, "--control")
@@ -286,6 +293,8 @@ def _execute_trace(options: argparse.Namespace) -> int:
         if beside:
             rows = ((each.policy, *each.cells) for each in beside)
             open_console().print(ruled_table("", "policy + control", OverIdeal.HEADERS, rows))
+        for policy, runs in comparison.runs.items():
+            _show_lost(policy, runs[0])
         _show_cut_off(comparison)
     return 0
 
@@ -293,10 +302,8 @@ def _execute_trace(options: argparse.Namespace) -> int:
 def _trace_plan(options: argparse.Namespace) -> ComparisonPlan[TracesInNetwork]:
     _refuse(options, _OF_JOBS, "--jobs")
     mode = options.mode or TRACE_MODES[0]
-    if mode not in TRACE_MODES:
-        raise UsageError(f"--mode: expected {' or '.join(TRACE_MODES)} with --trace, got {mode}")
-    if options.step_us is not None and mode != "steps":
-        raise UsageError("--step-us: expected with --mode steps only")
+    if options.step_us is not None and mode == "shares":
+        raise UsageError("--step-us: expected with --mode steps or auto only")
     controls = parse_names(options.control, _checked_control, "--control")
     policies = parse_names(given_or(options.policies, "themis,themis+cassini"), _checked_scheduler)
     migration_s, lease_s, noise = (
@@ -318,6 +325,7 @@ def _trace_plan(options: argparse.Namespace) -> ComparisonPlan[TracesInNetwork]:
             mode,
             _step_ns(options),
             _failures(options, network, seeds[0]),
+            bool(options.attribute),
         ),
         names,
         traces,
@@ -367,6 +375,8 @@ def _write_trace(options: argparse.Namespace, document: str, comparison: PolicyC
     ):
         if name != "marks" or options.mode == "steps":
             write(draw, options.output / f"{name}.svg")
+    for policy, runs in comparison.runs.items():
+        _draw_lost(options.output, policy, runs[0])
 
 
 def _refuse(options: argparse.Namespace, listed: Sequence[tuple[str, str, str]], beside: str) -> None:
@@ -470,11 +480,35 @@ def _mean_ms(runs: Sequence[TraceRun], job: int) -> str:
 
 
 def _show_lost(policy: str, run: TraceRun) -> None:
-    """What the jobs that were slowed down most lost to whom, under one control and the first seed."""
-    slowdowns = [job["mean_slowdown"] or 0.0 for job in run["by_job"]]
-    worst = sorted(range(len(slowdowns)), key=lambda job: -slowdowns[job])
-    for number in worst[:_SHOWN_JOBS] if run["lost_lines"] else ():
-        print(f"{policy}, {run.trace}: {run['lost_lines'][number]}")
+    """What the jobs that were slowed down most lost to whom, under one policy and the first seed."""
+    if run["lost"] is None:
+        return
+    times_s = _times_s(run)
+    worst = sorted(times_s, key=lambda job: times_s[job][1] / times_s[job][0])[:_SHOWN_JOBS]
+    for line in lost_lines({job: times_s[job] for job in worst}, run["lost"]):
+        print(f"{policy}, {run.trace}: {line}")
+
+
+def _draw_lost(folder: Path, policy: str, run: TraceRun) -> None:
+    """The picture of what jobs lost to whom, under one policy and the first seed."""
+    from placement.plots.lost_time import lost_time_figure  # matplotlib takes 0.3 s to import
+    from placement.plots.style import write
+
+    if run["lost"] is not None:
+        title = f"Time lost to other jobs: {policy}, {run.trace}"
+        alone_s = {job: alone_s for job, (_, alone_s) in _times_s(run).items()}
+        write(partial(lost_time_figure, title, alone_s, run["lost"]), folder / f"lost-{policy}.svg")
+
+
+def _times_s(run: TraceRun) -> dict[str, tuple[float, float]]:
+    """Of each job whose iterations have ended, the time that they took, and would have taken alone."""
+    if "by_job" not in run.values:
+        return {each["job"]: (each["took_s"], each["unhindered_s"]) for each in run["lost_by_job"]}
+    return {
+        each["job"]: (each["iterations"] * each["mean_iteration_s"], each["iterations"] * each["alone_s"])
+        for each in run["by_job"]
+        if each["iterations"]
+    }
 
 
 def _show_cut_off(comparison: PolicyComparison) -> None:
@@ -512,7 +546,6 @@ def _document(plan: ComparisonPlan[JobsInNetwork], comparison: PolicyComparison)
 
 def _write(folder: Path, document: str, comparison: PolicyComparison) -> None:
     from placement.plots import network  # matplotlib takes 0.3 s to import
-    from placement.plots.lost_time import lost_time_figure
     from placement.plots.style import write
 
     write_document(folder, "network.json", document)
@@ -523,7 +556,4 @@ def _write(folder: Path, document: str, comparison: PolicyComparison) -> None:
     )
     write(lambda: network.links_figure("The busiest links", comparison), folder / "links.svg")
     for policy, runs in comparison.runs.items():
-        found = lost_time_of(runs[0])
-        if found is not None:
-            title = f"Time lost to other jobs: {policy}, {runs[0].trace}"
-            write(partial(lost_time_figure, title, *found), folder / f"lost-{policy}.svg")
+        _draw_lost(folder, policy, runs[0])

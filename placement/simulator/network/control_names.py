@@ -77,7 +77,8 @@ def _constant(control: Control, name: str, value: str, where: str) -> tuple[str,
 
 # -- a law for each job ------------------------------------------------------------------------------------------------
 
-_OF_MODEL = re.compile(r"([^@+=]+)=(.+)")
+_OF_MODEL = re.compile(r"([^@+=:]+)=(.+)")
+_BY_HOST = ":hosts="
 
 
 @dataclass(frozen=True)
@@ -112,47 +113,62 @@ class ModelControls:
                 )
         return [queues[model].pop(0) if len(queues[model]) > 1 else queues[model][0] for model in named]
 
+    def host_laws(self, hosts: Sequence[str], seed: int) -> dict[str, NetworkLaw]:
+        """None: it is by job."""
+        return {}
+
 
 @dataclass(frozen=True)
 class ControlMix:
-    """Which jobs have which control, where not all have the same.
+    """Which jobs, or hosts, have which control, where not all have the same.
 
     Attributes:
-        others: the control of all jobs that no part has.
+        others: the control of all that no part has.
         parts: controls before it, each with the share of all jobs that have it, or a pattern of their names.
+        by_host: whether it is hosts of which these are shares and patterns: a flow has the control of its sender.
     """
 
     others: NetworkLaw
     parts: tuple[tuple[float | str, NetworkLaw], ...] = ()
+    by_host: bool = False
 
     def laws(self, jobs: Sequence[str], seed: int) -> list[NetworkLaw]:
-        """The control of each job.
+        """The control of each job; where it is by host, the last one."""
+        return [self.others] * len(jobs) if self.by_host else self._laws(jobs, seed)
 
-        A pattern takes its jobs first; shares take of the others, in an order drawn by the seed. The order does not
-        depend on the shares: with a larger one, a job that had the control keeps it.
+    def host_laws(self, hosts: Sequence[str], seed: int) -> dict[str, NetworkLaw]:
+        """The control of each host; none where it is by job."""
+        return dict(zip(hosts, self._laws(hosts, seed), strict=True)) if self.by_host else {}
+
+    def _laws(self, names: Sequence[str], seed: int) -> list[NetworkLaw]:
+        """The control of each name.
+
+        A pattern takes its names first; shares take of the others, in an order drawn by the seed. The order does not
+        depend on the shares: with a larger one, a name that had the control keeps it.
         """
         found: dict[str, NetworkLaw] = {}
         for pattern, law in self.parts:
             if isinstance(pattern, str):
-                found |= {job: law for job in jobs if job not in found and fnmatchcase(job, pattern)}
-        drawn = sorted((job for job in jobs if job not in found), key=lambda job: _drawn(seed, job))
+                found |= {name: law for name in names if name not in found and fnmatchcase(name, pattern)}
+        drawn = sorted((name for name in names if name not in found), key=lambda name: _drawn(seed, name))
         for share, law in self.parts:
             if not isinstance(share, str):
-                count = round(share * len(jobs))
+                count = round(share * len(names))
                 found |= dict.fromkeys(drawn[:count], law)
                 drawn = drawn[count:]
-        return [found.get(job, self.others) for job in jobs]
+        return [found.get(name, self.others) for name in names]
 
 
 def parse_controls(text: str) -> ControlMix | ModelControls:
     """The controls of a text: of all jobs, mixed, or of each model.
 
     ``CONTROL:WHICH+...+CONTROL``, such as ``mltcp_dcqcn:0.5+dcqcn``, mixes them: WHICH is the share of all jobs that
-    have the control, or a pattern of their names (``mltcp_dcqcn:vgg16-*+dcqcn``). ``MODEL=CONTROL+MODEL=CONTROL`` gives
-    each model its own (`ModelControls`).
+    have the control, or a pattern of their names (``mltcp_dcqcn:vgg16-*+dcqcn``); after ``hosts=`` either is of the
+    hosts that send with it (``mltcp_dcqcn:hosts=0.5+dcqcn``). ``MODEL=CONTROL+MODEL=CONTROL`` gives each model its own
+    (`ModelControls`).
 
     Raises:
-        UsageError: no such control, a part before the last one without WHICH, or parts of both kinds.
+        UsageError: no such control, a part before the last one without WHICH, or parts of several kinds.
     """
     *before, others = texts = text.split("+")
     found = [_OF_MODEL.fullmatch(part) for part in texts]
@@ -160,11 +176,13 @@ def parse_controls(text: str) -> ControlMix | ModelControls:
         own = (_of_model(part, match, text) for part, match in zip(texts, found, strict=True))
         return ModelControls(text, tuple(own))
     parts: list[tuple[float | str, NetworkLaw]] = []
+    by_host = [_BY_HOST in part for part in before]
     for part in before:
-        name, colon, which = part.rpartition(":")
-        if not colon or not which:
+        name, colon, which = part.replace(_BY_HOST, ":").rpartition(":")
+        if not colon or not which or any(by_host) != all(by_host):
             raise UsageError(
-                f"control {text!r}: expected CONTROL:SHARE or CONTROL:JOBS before a +, got {shown(part)}"
+                f"control {text!r}: expected CONTROL:SHARE or CONTROL:JOBS before a +, "
+                f"or CONTROL:hosts=SHARE or CONTROL:hosts=HOSTS before each, got {shown(part)}"
             )
         is_share = which[0].isdigit() or which[0] in ".-"
         where = f"control {text!r}: share"
@@ -176,7 +194,7 @@ def parse_controls(text: str) -> ControlMix | ModelControls:
         )
     if sum(share for share, _ in parts if not isinstance(share, str)) > 1:
         raise UsageError(f"control {text!r}: expected shares of at most 1 together")
-    return ControlMix(parse_control(others), tuple(parts))
+    return ControlMix(parse_control(others), tuple(parts), any(by_host))
 
 
 def _of_model(part: str, match: re.Match[str] | None, text: str) -> tuple[str, NetworkLaw]:

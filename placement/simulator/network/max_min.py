@@ -103,16 +103,13 @@ STEP = np.dtype(
         ("arrived", "i8"),
         ("last", "i8"),  # the message that arrived last, or -1
         ("waited", "i8"),  # the step for which it waited last, or -1
+        ("begun", "i8"),  # computing
+        ("held", "i8"),  # the time for which its gate held back what it sends
     ]
 )
 
 JOB = np.dtype(
     [
-        ("shape", "i8"),
-        ("slope", "f8"),
-        ("intercept", "f8"),
-        ("increase", "f8"),  # the exponent of F
-        ("decrease", "f8"),  # the exponent of max(1, F)
         ("noise", "f8"),  # what a nanosecond of noise is of the computing
         ("scale", "f8"),  # of this iteration's computing
         ("first_step", "i8"),
@@ -127,6 +124,7 @@ JOB = np.dtype(
         ("began", "i8"),
         ("delay", "i8"),  # of its next iteration
         ("held", "i8"),  # the delay of this iteration, which is a part of it
+        ("shifted", "i8"),  # the same once it has begun
         ("is_silent", "i8"),  # whether this iteration has not sent yet
         ("first_sent", "i8"),  # when the last iteration that has sent began to
         ("told", "i8"),  # whether that was after its last delay
@@ -142,12 +140,23 @@ JOB = np.dtype(
     ]
 )
 
-CONNECTION = np.dtype([("total", "f8"), ("sent", "f8"), ("tail", "i8")])
+CONNECTION = np.dtype(
+    [
+        ("total", "f8"),
+        ("sent", "f8"),
+        ("tail", "i8"),
+        ("shape", "i8"),
+        ("slope", "f8"),
+        ("intercept", "f8"),
+        ("increase", "f8"),  # the exponent of F
+        ("decrease", "f8"),  # the exponent of max(1, F)
+    ]
+)
 
 PART = np.dtype([("next", "i8"), ("neighbour", "i8"), ("link", "i8"), ("lost", "f8")])
 """Time lost to a neighbour on a link, or (-1) while it was down; a list for each message and job, one of free ones."""
 
-ENDED = np.dtype([("job", "i8"), ("began", "i8"), ("ended", "i8"), ("unhindered", "f8")])
+ENDED = np.dtype([("job", "i8"), ("began", "i8"), ("ended", "i8"), ("unhindered", "f8"), ("waited", "f8")])
 
 CORE = np.dtype(
     [
@@ -586,17 +595,16 @@ def _take(state: ShareState, number: int, rate: float, full: int) -> None:
 @compiled
 def weight_of(state: ShareState, message: Records) -> float:
     """F^e at what the message's connection has sent."""
-    job = state.jobs[message.job]
-    if job.shape == 0:
-        return 1.0
     connection = state.connections[message.connection]
+    if connection.shape == 0:
+        return 1.0
     sent = connection.sent + message.size - message.left
-    f = factor(job, min(1.0, sent / connection.total), 1.0)
+    f = factor(connection, min(1.0, sent / connection.total), 1.0)
     weight = 1.0
-    if job.increase != 0.0:
-        weight = f if job.increase == 1.0 else f**job.increase
-    if job.decrease != 0.0 and f > 1.0:
-        weight *= f**job.decrease
+    if connection.increase != 0.0:
+        weight = f if connection.increase == 1.0 else f**connection.increase
+    if connection.decrease != 0.0 and f > 1.0:
+        weight *= f**connection.decrease
     return weight
 
 
@@ -616,8 +624,8 @@ def schedule(state: ShareState, number: int) -> None:
         link = state.links[state.places[place].link]
         link.used += message.rate - message.before
         contends = contends or link.visited == core.epoch
-    job = state.jobs[message.job]
-    if not contends or job.shape == 0 or (job.increase == 0.0 and job.decrease == 0.0):
+    connection = state.connections[message.connection]
+    if not contends or connection.shape == 0 or connection.increase == connection.decrease == 0.0:
         drop(state.due, hold)
     elif state.due.place[hold] < 0:
         # At multiples of the hold, so that all messages of a link rise again together.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mltcp.core.quantities import NS_PER_S
 
 FAILURE = "failure"
 """What stands for a neighbour in reports where a link was down."""
@@ -50,21 +54,48 @@ class LostTime:
     A message that has less than it would have alone, because a link of its way is full, loses 1 - rate / peak of the
     time. This is divided among the others on that link, in proportion to the rates that they have there. Of an
     iteration it is counted along its critical path: the messages and the computing that determined its end. So the
-    durations of a job's iterations add up to what it lost and `unhindered_ns`, what it would have taken along these
-    paths at full rates. A job is its own neighbour where its messages share a link.
+    durations of a job's iterations (`took_ns`) add up to what it lost, `waited_ns`, and `unhindered_ns`, what it would
+    have taken along these paths at full rates. A job is its own neighbour where its messages share a link.
     While a link of its way is down, a message loses all of the time to that link.
 
     Attributes:
         job, neighbour, link: numbers, as in the outcome; neighbour -1 where the link was down.
         lost_ns: of each entry.
-        unhindered_ns: of each job.
+        took_ns, unhindered_ns: of each job.
+        waited_ns: of each job, for its gate and for delays of its iterations.
     """
 
     job: NDArray[np.int64]
     neighbour: NDArray[np.int64]
     link: NDArray[np.int64]
     lost_ns: NDArray[np.float64]
+    took_ns: NDArray[np.float64]
     unhindered_ns: NDArray[np.float64]
+    waited_ns: NDArray[np.float64]
+
+    def entries(self, jobs: Sequence[str], links: Sequence[str]) -> list[dict[str, Any]]:
+        """Each entry with the names of jobs and links as JSON has it; its neighbour is None where the link was down."""
+        rows = zip(self.job, self.neighbour, self.link, self.lost_ns, strict=True)
+        return [
+            {
+                "job": jobs[job],
+                "neighbour": None if neighbour < 0 else jobs[neighbour],
+                "link": links[link],
+                "lost_s": float(lost_ns) / NS_PER_S,
+            }
+            for job, neighbour, link, lost_ns in rows
+        ]
+
+    def totals(self, jobs: Sequence[str]) -> list[dict[str, Any]]:
+        """What the iterations of each job that has ended one took in all, as JSON has it."""
+        lost_ns = np.bincount(self.job, self.lost_ns, len(jobs))
+        columns = (self.took_ns, self.unhindered_ns, self.waited_ns, lost_ns)
+        names = ("took_s", "unhindered_s", "waited_s", "lost_s")
+        return [
+            {"job": job, **{name: float(value) / NS_PER_S for name, value in zip(names, values, strict=True)}}
+            for job, *values in zip(jobs, *columns, strict=True)
+            if values[0] > 0
+        ]
 
 
 @dataclass(frozen=True)
@@ -77,36 +108,36 @@ class NetworkOutcome:
     lost: LostTime | None = None
     """Where it was asked for."""
 
-    def neighbour_name(self, lost: LostTime, entry: int) -> str:
-        """To whom the time of an entry was lost."""
-        neighbour = int(lost.neighbour[entry])
-        return FAILURE if neighbour < 0 else self.jobs[neighbour].name
-
-    def lost_lines(self, most: int = 3) -> list[str]:
-        """One line for each job: to whom it lost how much of its time alone, on which links, the `most` largest parts.
-
-        The first figure is the slowdown less 1; what the parts leave of it is the job's own: its noise, its messages
-        that share links, and what it lost beside messages that would have waited anyway (below 0).
-        """
-        if self.lost is None:
-            return []
-        return [_lost_line(self, self.lost, job, most) for job in range(len(self.jobs))]
+    def lost_entries(self) -> list[dict[str, Any]] | None:
+        """See `LostTime.entries`."""
+        names = [job.name for job in self.jobs], [link.name for link in self.links]
+        return None if self.lost is None else self.lost.entries(*names)
 
 
-def _lost_line(outcome: NetworkOutcome, lost: LostTime, number: int, most: int) -> str:
-    course = outcome.jobs[number]
-    alone_ns = course.alone_ns * len(course.ends_ns)
-    if alone_ns == 0:
-        return f"job {course.name}: no iteration has ended"
-    whole = float((course.ends_ns - course.begins_ns).sum()) / alone_ns - 1
-    entries = np.flatnonzero((lost.job == number) & (lost.neighbour != number))
-    entries = entries[np.argsort(-lost.lost_ns[entries], kind="stable")]
-    shares = lost.lost_ns[entries] / alone_ns
-    parts = [
-        f"{_percent(share)} to {outcome.neighbour_name(lost, entry)} on {outcome.links[lost.link[entry]].name}"
-        for entry, share in zip(entries[:most], shares, strict=False)
-    ]
-    return f"job {course.name} lost {_percent(whole)}" + (f": {', '.join(parts)}" if parts else "")
+def lost_lines(
+    times_s: Mapping[str, tuple[float, float]], entries: Sequence[Mapping[str, Any]], most: int = 3
+) -> list[str]:
+    """One line for each job: to whom it lost how much of its time alone, on which links, the `most` largest parts.
+
+    The first figure is the slowdown less 1; what the parts leave of it is the job's own: its noise, its messages that
+    share links, its waiting, and what it lost beside messages that would have waited anyway (below 0).
+
+    Args:
+        times_s: of each job to tell of, by name, the time that its iterations took, and would have taken alone.
+        entries: of `LostTime.entries`.
+        most: parts of a line.
+    """
+    lines = []
+    for job, (took_s, alone_s) in times_s.items():
+        own = [each for each in entries if each["job"] == job != each["neighbour"]]
+        parts = [
+            f"{_percent(each['lost_s'] / alone_s)} to {each['neighbour'] or FAILURE} on {each['link']}"
+            for each in sorted(own, key=lambda each: -each["lost_s"])[:most]
+        ]
+        lines.append(
+            f"job {job} lost {_percent(took_s / alone_s - 1)}" + (f": {', '.join(parts)}" if parts else "")
+        )
+    return lines
 
 
 def _percent(share: float) -> str:

@@ -1,8 +1,9 @@
 """The share mode: jobs in a network whose messages have, at every instant, the rates that their controls converge to.
 
-Rates are weighted max-min fair, with the weight F(bytes_ratio)^e: F is that of the job's law, bytes_ratio the share of
-its iteration's bytes that a connection has sent, and e says how strongly shares follow F under a control. There are no
-queues, marks or losses. Rates are computed again when a message begins or ends, and after `hold_ns` where F changes.
+Rates are weighted max-min fair, with the weight F(bytes_ratio)^e: F is that of the law of the sender, bytes_ratio the
+share of the bytes of its iteration that a connection has sent, and e says how strongly shares follow F. There
+are no queues, marks or losses. Rates are computed again when a message begins or ends, and after `hold_ns` where F
+changes.
 
 The exponents are those that windows and rates step by step, and ns-3, have for two endless flows of constant F: 1 for
 windows that see the same marks, about a third for DCQCN. DCQCN favours the job that already sends beyond this, which
@@ -22,7 +23,7 @@ from mltcp.core.quantities import check_number
 from placement.simulator.exact.event_heap import empty, put
 from placement.simulator.network.class_shares import QUEUE, STRICT, WEIGHTED
 from placement.simulator.network.failures import NetworkChange
-from placement.simulator.network.laws.network_law import Control
+from placement.simulator.network.laws.network_law import Control, NetworkLaw
 from placement.simulator.network.max_min import (
     CONNECTION,
     CORE,
@@ -125,12 +126,12 @@ def changed(
     state: ShareState, network: Network, down: Collection[int], routes: Mapping[int, Sequence[Sequence[int]]]
 ) -> ShareState:
     """The state with links down, and jobs, by number, on other routes; messages that are sent go on there."""
+    state = with_room(state)
     for job, ways in routes.items():
         first = int(state.jobs["first_message"][job])
         for number, way in enumerate(ways, first):
             state = _rerouted(state, network, number, way)
-    while state.core[0]["attributes"] and state.core[0]["free_parts"] < _parts_wanted(state):
-        state = state._replace(parts=_grown(state))
+    state = with_room(state)
     is_down = np.zeros(len(network.links), np.bool_)
     is_down[list(down)] = True
     set_down(state, is_down)
@@ -138,9 +139,12 @@ def changed(
     return state
 
 
-def _parts_wanted(state: ShareState) -> int:
+def with_room(state: ShareState) -> ShareState:
+    """The state with as many free parts of lost time as messages may need that stop, go on or get other rates now."""
     core = state.core[0]
-    return int(core["sending"] * core["most"]) + len(state.messages)
+    while core["attributes"] and core["free_parts"] < core["sending"] * core["most"] + len(state.messages):
+        state = state._replace(parts=_grown(state))
+    return state
 
 
 def _rerouted(state: ShareState, network: Network, number: int, way: Sequence[int]) -> ShareState:
@@ -249,7 +253,7 @@ def _outcome(
         LinkUse(link.name, float(bytes_), math.nan, math.nan, math.nan)
         for link, bytes_ in zip(network.links, sent, strict=True)
     )
-    lost = _lost(state, of_jobs) if settings.attributes else None
+    lost = lost_time(state, totals(ended, len(jobs))) if settings.attributes else None
     return NetworkOutcome(courses, links, now // PS, lost)
 
 
@@ -257,7 +261,14 @@ def _ns(picoseconds: np.ndarray) -> np.ndarray:
     return (picoseconds + PS // 2) // PS
 
 
-def _lost(state: ShareState, of_jobs: Sequence[np.ndarray]) -> LostTime:
+def totals(ended: np.ndarray, jobs: int) -> np.ndarray:
+    """Of each job, the picoseconds that its iterations took, would have taken unhindered, and waited for."""
+    columns = ended["ended"] - ended["began"], ended["unhindered"], ended["waited"]
+    return np.array([np.bincount(ended["job"], column, jobs) for column in columns])
+
+
+def lost_time(state: ShareState, of_jobs: np.ndarray) -> LostTime:
+    """The lost time of all iterations that have ended, with their `totals`."""
     rows = []
     for number, first in enumerate(state.jobs["parts"]):
         part = int(first)
@@ -271,7 +282,7 @@ def _lost(state: ShareState, of_jobs: Sequence[np.ndarray]) -> LostTime:
         np.array(neighbour, np.int64),
         np.array(link, np.int64),
         np.array(lost, float),
-        np.array([of_job["unhindered"].sum() / PS for of_job in of_jobs]),
+        *(of_jobs / PS),
     )
 
 
@@ -309,7 +320,7 @@ def share_state(
 ) -> ShareState:
     """The state before the jobs begin; none of them is due. `classed`: traffic classes will matter, if not now."""
     links = _links(network)
-    messages, steps, connections, nexts = _work(network, jobs, routes)
+    messages, steps, connections, nexts = _work(network, jobs, routes, settings)
     ways = [link for of_job in routes for route in of_job for link in route]
     places = np.zeros(len(ways), PLACE)
     places["link"] = ways
@@ -327,7 +338,7 @@ def share_state(
         links=links,
         places=places,
         steps=steps,
-        jobs=_jobs(jobs, steps, messages, settings),
+        jobs=_jobs(jobs, steps, messages),
         connections=connections,
         parts=parts,
         ended=np.zeros(_LOG + len(jobs), ENDED),
@@ -374,12 +385,13 @@ def _bounds_ns(job: NetworkJob) -> tuple[int, ...]:
 
 
 def _work(
-    network: Network, jobs: Sequence[NetworkJob], routes: Routes
+    network: Network, jobs: Sequence[NetworkJob], routes: Routes, settings: ShareSettings
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The records of messages, steps and connections, and the steps that wait for each step."""
     messages: list[tuple] = []
     steps: list[tuple] = []
     connections: list[float] = []
+    laws: list[NetworkLaw] = []
     nexts: list[int] = []
     place = 0
     for number, (job, of_job) in enumerate(zip(jobs, routes, strict=True)):
@@ -387,7 +399,6 @@ def _work(
         known: dict[tuple[int, int, int], int] = {}
         routes_left = iter(of_job)
         after = followers(job.name, job.traffic.steps)
-        most_bps = _most_bps(job)
         for step in job.traffic.steps:
             waiting = after[len(steps) - first_step]
             head = (number, step.compute_ns * PS, len(messages), len(step.messages), len(step.after))
@@ -396,9 +407,10 @@ def _work(
                 connection = known.setdefault(pair, len(connections))
                 if connection == len(connections):
                     connections.append(0.0)
+                    laws.append(job.law_of(message.source))
                 connections[connection] += message.size_bytes
                 way = next(routes_left)
-                own_bps = min(most_bps if way else math.inf, step.rate_bps)
+                own_bps = min(_most_bps(laws[connection]) if way else math.inf, step.rate_bps)
                 peak_bps, delay = _peak_and_delay(network, way, own_bps)
                 messages.append(
                     (
@@ -428,8 +440,11 @@ def _work(
     records["peak"] = records["peak_bps"] / 8e12
     for name in ("full", "waited", "behind", "parts", "down"):
         records[name] = -1
-    of_connections = np.zeros(len(connections), CONNECTION)
-    of_connections["total"], of_connections["tail"] = connections, -1
+    of_connections = _filled(
+        CONNECTION,
+        ("total", "tail", "shape", "slope", "intercept", "increase", "decrease"),
+        [(total, -1, *_weight(law, settings)) for total, law in zip(connections, laws, strict=True)],
+    )
     of_steps = _filled(STEP, ("job", "compute", "first", "messages", "waits", "first_next", "nexts"), steps)
     return records, of_steps, of_connections, np.array(nexts, np.int64)
 
@@ -448,23 +463,21 @@ def _filled(record: np.dtype, names: Sequence[str], rows: Sequence[tuple]) -> np
     return records
 
 
-def _most_bps(job: NetworkJob) -> float:
+def _most_bps(law: NetworkLaw) -> float:
     """The rate at which a constant rate sends, if it has one."""
-    return (
-        dict(job.law.constants).get("rate_bps", math.inf) if job.law.control is Control.CONSTANT else math.inf
-    )
+    return dict(law.constants).get("rate_bps", math.inf) if law.control is Control.CONSTANT else math.inf
 
 
-def _jobs(
-    jobs: Sequence[NetworkJob], steps: np.ndarray, messages: np.ndarray, settings: ShareSettings
-) -> np.ndarray:
+def _weight(law: NetworkLaw, settings: ShareSettings) -> tuple[int, float, float, float, float]:
+    """F of a law, and its exponents: the fields of a connection."""
+    f, exponent = law.aggressiveness, settings.exponents[law.control]
+    return int(f.shape), f.slope, f.intercept, exponent * law.increase, exponent * law.decrease
+
+
+def _jobs(jobs: Sequence[NetworkJob], steps: np.ndarray, messages: np.ndarray) -> np.ndarray:
     records = np.zeros(len(jobs), JOB)
     bounds = 0
     for number, (record, job) in enumerate(zip(records, jobs, strict=True)):
-        law, f = job.law, job.law.aggressiveness
-        exponent = settings.exponents[law.control]
-        record["shape"], record["slope"], record["intercept"] = int(f.shape), f.slope, f.intercept
-        record["increase"], record["decrease"] = exponent * law.increase, exponent * law.decrease
         longest = _longest_ns(job)
         record["noise"] = 1 / longest if longest else 0.0
         record["iterations"], record["parts"] = job.iterations, -1

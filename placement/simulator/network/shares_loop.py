@@ -2,7 +2,7 @@
 
 When an iteration ends, its *critical path* is followed back: the step that ended last, its message that arrived last,
 the message for which that one waited on its connection, the step for which its step waited. What these computed, would
-have sent for at their peaks, and lost, is the duration of the iteration.
+have sent for at their peaks, lost, and waited for at a gate, is the duration of the iteration, but for its delay.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _happen(state: ShareState, item: int) -> None:
 @compiled
 def _begin_iteration(state: ShareState, number: int) -> None:
     job = state.jobs[number]
-    job.began, job.left = state.core[0].now - job.held, job.steps
+    job.began, job.left, job.shifted = state.core[0].now - job.held, job.steps, job.held
     job.held, job.is_silent = 0, 1
     job.scale = max(0.0, 1 + job.noise * state.noise[number, job.number % state.noise.shape[1]])
     for place in range(job.first_connection, job.first_connection + job.connections):
@@ -76,7 +76,7 @@ def _begin_iteration(state: ShareState, number: int) -> None:
 def _begin_step(state: ShareState, number: int) -> None:
     step = state.steps[number]
     step.sending = 0
-    step.computed = np.int64(round(step.compute * state.jobs[step.job].scale))
+    step.begun, step.computed = state.core[0].now, np.int64(round(step.compute * state.jobs[step.job].scale))
     put(state.due, len(state.messages) + number, state.core[0].now + step.computed)
 
 
@@ -96,6 +96,7 @@ def _continue_step(state: ShareState, number: int) -> None:
             state.core[0].calls += 1
             return
         job.steps_sending += 1
+    step.held = state.core[0].now - step.begun - step.computed
     step.sending, step.left = 1, step.messages
     step.arrived, step.last = state.core[0].now, -1
     for place in range(step.first, step.first + step.messages):
@@ -173,14 +174,9 @@ def _end_iteration(state: ShareState, number: int, last_step: int) -> None:
     core, job = state.core[0], state.jobs[number]
     entry = state.ended[core.logged]
     entry.job, entry.began, entry.ended = number, job.began, core.now
-    entry.unhindered = _follow_back(state, job, last_step)
+    entry.unhindered, entry.waited = _follow_back(state, job, last_step)
     core.logged += 1
-    for place in range(job.first_message, job.first_message + job.messages):
-        message = state.messages[place]
-        while message.parts >= 0:
-            part = message.parts
-            message.parts = state.parts[part].next
-            _free(state, part)
+    drop_parts(state, job)
     job.number += 1
     if job.number >= job.iterations:
         core.finished += 1
@@ -192,9 +188,20 @@ def _end_iteration(state: ShareState, number: int, last_step: int) -> None:
 
 
 @compiled
-def _follow_back(state: ShareState, job: Records, step_number: int) -> float:
-    """Add up the critical path without what was lost on it, which is added to the job's parts."""
-    unhindered = 0.0
+def drop_parts(state: ShareState, job: Records) -> None:
+    """Forget the lost time of a job's messages that was on no critical path."""
+    for place in range(job.first_message, job.first_message + job.messages):
+        message = state.messages[place]
+        while message.parts >= 0:
+            part = message.parts
+            message.parts = state.parts[part].next
+            _free(state, part)
+
+
+@compiled
+def _follow_back(state: ShareState, job: Records, step_number: int) -> tuple[float, float]:
+    """Add up the critical path without what was lost on it, which is added to the job's parts, and its waiting."""
+    unhindered, waited = 0.0, float(job.shifted)
     while step_number >= 0:
         number = state.steps[step_number].last
         if number >= 0:
@@ -207,8 +214,9 @@ def _follow_back(state: ShareState, job: Records, step_number: int) -> float:
             number = message.waited
         step = state.steps[step_number]
         unhindered += step.computed
+        waited += step.held
         step_number = step.waited
-    return unhindered
+    return unhindered, waited
 
 
 @compiled

@@ -312,6 +312,10 @@ def _check_job(network: Network, job: NetworkJob) -> None:
         raise UsageError(
             f"{where}: hosts: expected one for each of {traffic.workers} workers, got {len(job.hosts)}"
         )
+    if len(job.worker_laws) not in (0, traffic.workers):
+        raise UsageError(
+            f"{where}: worker_laws: expected none, or {traffic.workers}, got {len(job.worker_laws)}"
+        )
     if any(not 0 <= host <= last for host in job.hosts):
         raise UsageError(f"{where}: hosts: expected 0 to {last}, got {job.hosts}")
     if job.iterations < 1 or not traffic.steps:

@@ -104,6 +104,7 @@ class NetworkJob:
         holds_ns: by how much later each iteration begins than it could, which is no part of it; the mode `steps` alone
             has it; empty: none.
         measured_noise_ns: instead of `noise_ns`: differences of measured iterations from their mean computing time.
+        worker_laws: of the flows that each worker sends; empty: `law`.
     """
 
     name: str
@@ -117,10 +118,15 @@ class NetworkJob:
     slots: tuple[int, ...] = ()
     holds_ns: tuple[int, ...] = ()
     measured_noise_ns: tuple[int, ...] = ()
+    worker_laws: tuple[NetworkLaw, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.traffic_class, RemainingClass) and not 0 <= self.traffic_class < CLASSES:
             raise UsageError(f"job {self.name}: class: expected 0 to {CLASSES - 1}, got {self.traffic_class}")
+
+    def law_of(self, worker: int) -> NetworkLaw:
+        """The law of the flows that a worker sends."""
+        return self.worker_laws[worker] if self.worker_laws else self.law
 
     def noise(self, seed: int, iterations: int) -> NDArray[np.float64]:
         """Of the computing of each iteration, in ns; that of the k-th is the same whatever else happens.

@@ -138,7 +138,8 @@ def _class_bounds(jobs: Sequence[NetworkJob]) -> Any:
 def _laws(jobs: Sequence[NetworkJob]) -> tuple[Any, dict[NetworkLaw, int]]:
     numbers: dict[NetworkLaw, int] = {}
     for job in jobs:
-        numbers.setdefault(job.law, len(numbers))
+        for law in (job.law, *job.worker_laws):
+            numbers.setdefault(law, len(numbers))
     records = np.zeros(len(numbers), LAW)
     for record, law in zip(records, numbers, strict=True):
         record["base"], record["shape"] = int(law.control), int(law.aggressiveness.shape)
@@ -175,7 +176,7 @@ def _flows(
     first = 0
     for number, (key, way) in enumerate(connections.items()):
         record, job = records[number], jobs[key[0]]
-        record["law"], record["job"], record["first_hop"] = laws[job.law], key[0], first
+        record["law"], record["job"], record["first_hop"] = laws[job.law_of(key[1])], key[0], first
         record["traffic_class"] = 0 if isinstance(job.traffic_class, RemainingClass) else job.traffic_class
         record["head"] = record["tail"] = record["iteration"] = record["tail_hop"] = -1
         record["began"], record["unmarked"] = NEVER, 1.0

@@ -159,6 +159,7 @@ def test_slurms_topologies(capsys, tmp_path):
         (("--iterations", "0"), "--iterations: expected a whole number from 1 to"),
         (("--placement", "upright"), "--placement: expected packed or spread, got 'upright'"),
         (("--lease", "1"), "--lease: expected with --trace only"),
+        (("--attribute",), "--attribute: expected with --trace only"),
         (("--fail", "left->right"), "--fail 'left->right': expected A->B@FROM"),
         (("--fail", "left->up@1"), "failures: expected a link of the network, got 'left->up'"),
         (("--failures", "mtbf=3"), "--failures: expected mtbf and mttr, got one of them"),
@@ -244,6 +245,28 @@ def test_controls_are_mixed_by_share_and_by_name():
         "themis+cassini",
         "mltcp_dcqcn@both:0.5+dcqcn",
     )
+
+
+def test_controls_are_mixed_by_host(capsys):
+    mltcp, base = parse_control("mltcp_dcqcn@slope=2"), parse_control("dcqcn")
+    hosts = [f"h{number}" for number in range(20)]
+    mix = parse_controls("mltcp_dcqcn@slope=2:hosts=0.25+dcqcn")
+    assert list(mix.host_laws(hosts, 1)) == hosts
+    assert list(mix.host_laws(hosts, 1).values()).count(mltcp) == 5
+    assert mix.laws(["a", "b"], 1) == [base] * 2
+    named = parse_controls("mltcp_dcqcn@slope=2:hosts=h1?+dcqcn").host_laws(hosts, 1)
+    assert [name for name, law in named.items() if law == mltcp] == hosts[10:]
+    assert parse_controls("mltcp_dcqcn:0.5+dcqcn").host_laws(hosts, 1) == {}
+    with pytest.raises(UsageError, match="or CONTROL:hosts=SHARE or CONTROL:hosts=HOSTS before each"):
+        parse_controls("mltcp_dcqcn:hosts=0.5+dctcp:0.2+dcqcn")
+    controls = (
+        "mltcp_dctcp,mltcp_dctcp:hosts=1+dctcp,dctcp,mltcp_dctcp:hosts=0+dctcp,mltcp_dctcp:hosts=h[02]+dctcp"
+    )
+    status, out, err = run(capsys, *SMALL, "--seeds", "0:1", "--control", controls, "--json")
+    assert (status, err) == (0, "")
+    all_f, all_by_host, none, none_by_host, left = (each["traces"] for each in json.loads(out)["controls"])
+    assert (all_f, none) == (all_by_host, none_by_host)
+    assert left not in (all_f, none)
 
 
 def test_packed_jobs_fill_hosts_in_order_and_spread_ones_are_drawn():
@@ -356,8 +379,8 @@ def test_a_trace_is_placed_under_every_policy_and_control_and_kept(capsys, tmp_p
         (("--trace", "dynamic:iterations=9-3"), "iterations: expected a range from 1 on, got (9, 3)"),
         (("--policies", "themis+cassini@loops=knot"), "cassini@loops: expected discard, joint, got 'knot'"),
         (("--policies", "themis+cassini@colour=1"), "cassini@: expected loops, metric, shifts"),
-        (("--mode", "auto"), "--mode: expected shares or steps with --trace, got auto"),
-        (("--step-us", "5"), "--step-us: expected with --mode steps only"),
+        (("--mode", "auto", "--attribute"), "attributes: expected in the mode shares only, got auto"),
+        (("--step-us", "5"), "--step-us: expected with --mode steps or auto only"),
         (
             ("--mode", "steps", "--policies", "themis+srsf-1"),
             "gate: expected in the mode shares only, got steps",
@@ -406,6 +429,44 @@ def test_a_trace_in_steps_has_marks_by_model_and_gains_with_intervals(capsys, tm
     # Alone an iteration takes what its phases take, and a little for its packets to arrive.
     assert min(job["slowdown"]["p50"] for job in jobs) == pytest.approx(1, abs=0.01)
     assert {path.name for path in tmp_path.iterdir()} > {"times.svg", "course.svg", "marks.svg"}
+
+
+def test_a_trace_says_who_cost_whom_what(capsys, tmp_path):
+    trace, kept = tmp_path / "trace.csv", tmp_path / "kept"
+    trace.write_text(
+        "job_id,arrival_s,num_gpus,iterations,model\n" + "".join(f"{k},1.0,2,9,vgg16\n" for k in range(3))
+    )
+    command = ("--topology", "two-tier:2x4:4:1", "--trace", str(trace), "--policies", "random", "--attribute")
+    status, out, err = run(capsys, *command, "--control", "dcqcn", "--seeds", "0:1", "-o", str(kept))
+    assert (status, err) == (0, "")
+    (policy,) = json.loads((kept / "network.json").read_text())["policies"]
+    (found,) = policy["traces"]
+    took = {job["name"]: job["iterations"] * job["iteration_s"]["mean"] for job in found["jobs"]}
+    assert {each["job"]: each["took_s"] for each in found["lost_by_job"]} == pytest.approx(took)
+    for each in found["lost_by_job"]:
+        lost_s = sum(entry["lost_s"] for entry in found["lost"] if entry["job"] == each["job"])
+        assert each["lost_s"] == pytest.approx(lost_s)
+        assert each["took_s"] == pytest.approx(each["unhindered_s"] + each["waited_s"] + lost_s)
+    assert {entry["link"] for entry in found["lost"]} <= {
+        f"{a}->{b}" for pair in (("leaf0", "spine0"), ("leaf1", "spine0")) for a, b in (pair, pair[::-1])
+    }
+    assert "random+dcqcn, trace: job 0 lost " in out
+    assert " on leaf" in out
+    assert (kept / "lost-random+dcqcn.svg").exists()
+
+
+def test_auto_of_a_trace_is_shares_where_jobs_share_no_link(capsys):
+    apart = ("--topology", "two-tier:3x4:4:1", "--trace", "poisson:jobs=6,load=0.5,iterations=3-6")
+    common = ("--policies", "first-fit", "--control", "mltcp_dcqcn", "--seeds", "0:1", "--json")
+    found = {}
+    for mode in ("shares", "auto", "steps"):
+        status, out, err = run(capsys, *apart, *common, "--mode", mode)
+        assert (status, err) == (0, "")
+        (policy,) = json.loads(out)["policies"]
+        found[mode] = policy["traces"][0]["jobs"]
+    for in_shares, in_auto, in_steps in zip(*found.values(), strict=True):
+        assert in_auto["iterations"] == in_shares["iterations"]
+        assert in_auto["completion_s"] == pytest.approx(in_steps["completion_s"], rel=0.05)
 
 
 HELIOS = """\

@@ -19,7 +19,6 @@ from placement.plots.comparison import bars_figure, cdf_figure, scaling_figure, 
 from placement.plots.lost_time import lost_time_figure
 from placement.plots.style import WIDTH_IN, framed, policy_colours
 from placement.plots.timelines import SHADES, GpuSpan, gantt_figure, links_figure, load, slices
-from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
 
 POLICIES = ("lwf-1+srsf-1", "lwf-1+ada-srsf", "random+ada-srsf")
 
@@ -310,20 +309,11 @@ def test_pictures_of_a_comparison_that_was_made(tmp_path):
 
 
 def test_lost_time_names_the_largest_neighbour_of_each_cell():
-    courses = (
-        JobCourse(name, np.array([0]), np.array([150]), 100.0)
-        for name in ("first", "second", "a very long name")
-    )
-    links = (LinkUse(f"a->{k}", 1.0, 0.0, 0.0, 0.0) for k in range(3))
-    lost = LostTime(
-        job=np.array([0, 0, 0, 1]),
-        neighbour=np.array([1, 2, 0, 2]),
-        link=np.array([0, 0, 1, 2]),
-        lost_ns=np.array([30.0, 10.0, 5.0, 50.0]),
-        unhindered_ns=np.full(3, 100.0),
-    )
-    outcome = NetworkOutcome(tuple(courses), tuple(links), 150, lost)
-    axes = lost_time_figure("", outcome, lost).axes[0]
+    cells = [("first", "second", "a->9", 0.3), ("first", "a very long name", "a->9", 0.1)]
+    cells += [("first", "first", "a->11", 0.05), ("second", "a very long name", "a->10", 0.5)]
+    lost = [dict(zip(("job", "neighbour", "link", "lost_s"), cell, strict=True)) for cell in cells]
+    alone_s = dict.fromkeys(("first", "second", "a very long name"), 1.0)
+    axes = lost_time_figure("", alone_s, lost).axes[0]
     assert axes.images[0].get_array().tolist() == [[40, 0], [0, 50]]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["a->0", "a->2"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a->9", "a->10"]
     assert [text.get_text() for text in axes.texts] == ["40\nsecond", "50"]

@@ -9,20 +9,22 @@ import pytest
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import MltcpError, UsageError
+from placement.experiments.network_traces import placing_policy
 from placement.model.job import Contention
 from placement.policies.gate_state import GateState, gate_policy
 from placement.policies.schedulers.non_preemptive import FixedScheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy, scheduling_policy, traffic
+from placement.simulator.auto_run import AutoRun
 from placement.simulator.fluid_executor import FluidSettings
-from placement.simulator.network.control_names import ControlMix
-from placement.simulator.network.failures import LinkFailures, Outage
+from placement.simulator.network.control_names import ControlMix, parse_controls, split_controls
+from placement.simulator.network.failures import NO_FAILURES, LinkFailures, Outage
 from placement.simulator.network.laws.network_law import Control, NetworkLaw
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.parallelism import demand_traffic
 from placement.simulator.network.shares import ShareSettings
 from placement.simulator.network.simulation import SimulationSettings, simulate
 from placement.simulator.network.topologies import network_named
-from placement.simulator.network_executor import TrafficControl
+from placement.simulator.network_executor import TRACE_MODES, TrafficControl
 from placement.simulator.scheduled_cluster import run_trace, two_tier
 from placement.simulator.share_run import ShareRun
 from placement.simulator.step_run import StepRun
@@ -71,9 +73,9 @@ DEMAND = Demand((Phase(10 * MS, 0), Phase(20 * MS, 8 * GBPS)))
 TRAFFIC = demand_traffic(DEMAND, 2)
 
 
-def share_run(jobs=2, gate=None):
+def share_run(jobs=2, gate=None, **settings):
     widest = [(f"j{k}", TRAFFIC) for k in range(jobs)]
-    return ShareRun(DUMBBELL.network, widest, [BASE] * jobs, ShareSettings(), gate)
+    return ShareRun(DUMBBELL.network, widest, [BASE] * jobs, ShareSettings(**settings), gate)
 
 
 def start(run, number, iterations=100, hold_ms=0.0, noise_ms=0):
@@ -231,7 +233,7 @@ def test_in_steps_a_job_that_leaves_gives_back_its_share_and_may_come_again():
     assert run.iterations()[1].began_ns[0] == 200 * MS
 
 
-@pytest.mark.parametrize("mode", ["shares", "steps"])
+@pytest.mark.parametrize("mode", TRACE_MODES)
 def test_a_trace_goes_on_when_its_links_are_back_and_says_when_it_cannot(mode):
     trace = sets.JobSet("two", "", 8.0, tuple(TracedJob(f"j{k}", 2, 20, 0, DEMAND) for k in range(2)))
     settings = FluidSettings(CLOS, CLOS.nic_bps, noise=0.0)
@@ -326,3 +328,127 @@ def test_a_hold_before_an_iteration_is_no_part_of_it():
     assert (found.begins_ns[1:] - found.ends_ns[:-1]).tolist() == [7 * MS, 0]
     with pytest.raises(UsageError, match="holds_ns: expected none in the mode shares"):
         simulate(DUMBBELL.network, jobs, routes, SimulationSettings("shares"))
+
+
+# -- lost time ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "random+mltcp_dcqcn",
+        "random+ada-srsf+dctcp",
+        "random+crux+dctcp",
+        "random+dcqcn@failing",
+    ],
+)
+def test_what_iterations_of_a_trace_took_is_conserved(policy):
+    """Gates, routes and classes that change on the way, and links that fail."""
+    name, _, failing = policy.partition("@failing")
+    chosen, controls = split_controls(name)
+    scheduler, gate, rival = placing_policy(chosen, 2, 2 * 10**9)
+    outage = Outage("leaf0->spine0", 10**9, 3 * 10**9)
+    failures = LinkFailures((outage,), reroute_ns=MS) if failing else NO_FAILURES
+    settings = FluidSettings(NetworkCluster.of(network_named("leaf-spine:2x8:4:1,spines=2")), noise=0.01)
+    control = TrafficControl(parse_controls(controls), gate, rival=rival, failures=failures, attributes=True)
+    outcome = run_trace(short_trace(2), settings, scheduler, 2, control)
+    iterations_s = {job.name: job.iteration_ns.sum() / 1e9 for job in outcome.jobs}
+    lost_s = dict.fromkeys(iterations_s, 0.0)
+    for entry in outcome.losses["lost"]:
+        assert entry["lost_s"] > 0
+        lost_s[entry["job"]] += entry["lost_s"]
+    assert sum(lost_s.values()) > 0.5
+    for found in outcome.losses["lost_by_job"]:
+        parts_s = found["unhindered_s"] + found["waited_s"] + lost_s[found["job"]]
+        assert found["took_s"] == pytest.approx(parts_s, abs=1e-8)
+        assert found["took_s"] == pytest.approx(iterations_s[found["job"]], abs=1e-8)
+    waited_s = sum(found["waited_s"] for found in outcome.losses["lost_by_job"])
+    assert (waited_s > 0) is (gate is not None)
+    if failing:
+        assert any(entry["neighbour"] is None for entry in outcome.losses["lost"])
+
+
+def test_lost_time_is_kept_over_restarts_and_has_no_part_of_what_was_cut_off_or_delayed():
+    run = share_run(attributes=True)
+    start(run, 0)
+    start(run, 1)
+    run.run(25 * MS)
+    run.stop(1)  # in its first iteration: job 0 has lost 7.5 ms to it, of 15
+    run.delay(0, 7 * MS)
+    run.run(80 * MS)  # in the second iteration of job 0, after its delay
+    start(run, 1, iterations=1)
+    run.run(200 * MS)
+    lost, found = run.lost_time, run.iterations()
+    took_ms = [each.duration_ns.sum() / MS for _, each in sorted(found.items())]
+    assert lost.took_ns / MS == pytest.approx(took_ms)
+    assert lost.waited_ns / MS == pytest.approx([7, 0])
+    ended = [len(each.ended_ns) for _, each in sorted(found.items())]
+    assert lost.unhindered_ns / MS == pytest.approx([30 * count for count in ended])
+    of_jobs = [lost.lost_ns[lost.job == number].sum() / MS for number in range(2)]
+    assert of_jobs == pytest.approx(
+        [took - 30 * count for took, count in zip(took_ms, ended, strict=True)] - np.array([7, 0])
+    )
+    assert set(lost.neighbour) == {0, 1}
+
+
+# -- the mode auto -----------------------------------------------------------------------------------------------------
+
+
+def auto_run(laws):
+    widest = [(f"j{k}", demand_traffic(DEMAND, 2)) for k in range(len(laws))]
+    shares = ShareRun(CLOS.network, widest, laws, ShareSettings(3))
+    return AutoRun(CLOS.network, shares, StepRun(CLOS.network, widest, laws, 3, 2000))
+
+
+def test_auto_takes_steps_for_the_jobs_that_share_a_link_while_they_do():
+    """Jobs 0 and 1 meet on the uplink of the first leaf, from the second iteration of job 0 until job 1 has ended."""
+    run, jobs = auto_run([BASE] * 3), []
+    for k, gpus in enumerate(((0, 4), (1, 5), (2, 3))):
+        placed = CLOS.placed(f"j{k}", TRAFFIC, gpus)
+        jobs.append(replace(placed, iterations=12 if k == 0 else 3, noise_ns=MS // 10))
+    run.start(0, jobs[0], CLOS.routes_of(jobs[0]))
+    run.start(2, jobs[2], CLOS.routes_of(jobs[2]), hold_ns=7 * MS)
+    assert run.run(40 * MS) == ()
+    run.start(1, jobs[1], CLOS.routes_of(jobs[1]))
+    assert [run.iterations_left(k) for k in range(3)] == [11, 3, 2]
+    with pytest.raises(UsageError, match="job j1 runs already"):
+        run.start(1, jobs[1], CLOS.routes_of(jobs[1]))
+    ended = []
+    while len(ended) < 3:
+        ended += run.run(10**12)
+        assert not any(run.iterations_left(number) for number in ended)
+    assert run.is_still
+    found = run.iterations()
+    assert [len(found[number].ended_ns) for number in range(3)] == [12, 3, 3]
+    assert ended == sorted(range(3), key=lambda number: found[number].ended_ns[-1])
+    for each in found.values():  # iterations follow each other, whatever the mode
+        assert each.began_ns[1:] == pytest.approx(each.ended_ns[:-1], abs=1)
+    in_steps = ~np.isnan(found[0].marked_bits)
+    assert in_steps[2:4].all()
+    assert not in_steps[[0, 1, 5, -1]].any()
+    assert not np.isnan(found[1].marked_bits).any()
+    assert np.isnan(found[2].marked_bits).all()
+    # Alone each iteration takes what it computes, with its noise, and sends.
+    alone_ms = found[0].duration_ns[~in_steps] / MS
+    assert alone_ms == pytest.approx(30 + jobs[0].noise(3, 12)[~in_steps] / MS, abs=0.01)
+    assert found[0].duration_ns[2:4].max() > 35 * MS
+
+
+def test_auto_is_shares_where_no_link_is_shared_and_steps_where_all_is():
+    laws = [LAWS[0]] * 3
+    apart = [CLOS.placed(f"j{k}", TRAFFIC, gpus) for k, gpus in enumerate(((0, 1), (2, 3), (4, 5)))]
+    crossing = [CLOS.placed(f"j{k}", TRAFFIC, (k, 4 + k)) for k in range(3)]
+    widest = [(f"j{k}", TRAFFIC) for k in range(3)]
+    for placed, alone in (
+        (apart, ShareRun(CLOS.network, widest, laws, ShareSettings(3))),
+        (crossing, StepRun(CLOS.network, widest, laws, 3, 2000)),
+    ):
+        found = []
+        for run in (alone, auto_run(laws)):
+            for number, job in enumerate(placed):
+                job = replace(job, iterations=5, noise_ns=MS)
+                run.start(number, job, CLOS.routes_of(job), hold_ns=number * MS if placed is apart else 0)
+            run.run(110 * MS)
+            found.append({number: each.ended_ns.tolist() for number, each in run.iterations().items()})
+        assert found[0] == found[1]
+        assert len(found[0]) == 3

@@ -100,5 +100,7 @@ def test_what_a_step_run_and_its_mode_refuse():
     run = step_run(0)
     with pytest.raises(UsageError, match="job j0 runs already"):
         run.start(0, placed(0), ())
-    with pytest.raises(UsageError, match="mode: expected shares or steps of a trace, got 'auto'"):
-        TrafficControl(ControlMix(LAW), mode="auto")
+    with pytest.raises(UsageError, match="mode: expected one of shares, steps, auto, got 'packets'"):
+        TrafficControl(ControlMix(LAW), mode="packets")
+    with pytest.raises(UsageError, match="attributes: expected in the mode shares only, got auto"):
+        TrafficControl(ControlMix(LAW), mode="auto", attributes=True)

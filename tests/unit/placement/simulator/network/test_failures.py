@@ -133,7 +133,7 @@ def test_what_a_link_cost_is_its_own_and_not_a_neighbours():
     assert list(lost.job[of_failure]) == [0]
     assert list(lost.link[of_failure]) == [links["h0->leaf0"]]
     assert lost.lost_ns[of_failure] == pytest.approx([7 * MS])
-    assert "to failure on h0->leaf0" in outcome.lost_lines()[0]
+    assert outcome.lost_entries()[0]["neighbour"] is None
 
 
 OUTAGES = st.lists(

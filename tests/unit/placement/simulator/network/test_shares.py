@@ -14,6 +14,7 @@ from mltcp.core.demand import Phase
 from mltcp.core.errors import UsageError
 from placement.simulator.fluid import Fluid
 from placement.simulator.network.laws.network_law import Control, NetworkLaw
+from placement.simulator.network.outcome import lost_lines
 from placement.simulator.network.shares import ShareSettings, advanced, begun, run_shares
 from placement.simulator.network.simulation import SimulationSettings, simulate
 from placement.simulator.network.topology import ClassQueues, Marking, Network, NetworkLink
@@ -463,7 +464,8 @@ def test_lost_time_is_the_neighbours_by_their_rates_on_the_full_link():
     )
     expected = [(0, 1, 0, 30 * MS), (0, 2, 1, 10 * MS), (1, 0, 0, 10 * MS), (2, 0, 1, 10 * MS)]
     assert list(entries) == [pytest.approx(each) for each in expected]
-    assert outcome.lost_lines(1) == [
+    times = {each.name: (sum(durations_ms(each)) / 1e3, each.alone_ns / 1e9) for each in outcome.jobs}
+    assert lost_lines(times, outcome.lost_entries(), 1) == [
         "job A lost 200 %: 150 % to B on a0->b0",
         "job B lost 33 %: 33 % to A on a0->b0",
         "job C lost 20 %: 20 % to A on a1->b1",

@@ -20,9 +20,12 @@ from placement.simulator.network.laws.run import RunSettings
 from placement.simulator.network.laws.run import simulate as simulate_windows
 from placement.simulator.network.laws.workload import ModelLink, one_burst
 from placement.simulator.network.outcome import NetworkOutcome
+from placement.simulator.network.routing import RoutingTable
 from placement.simulator.network.simulation import MODES, SimulationSettings, default_step_ns, simulate
 from placement.simulator.network.steps.build import build
+from placement.simulator.network.steps.iterations import FLOW_STEPS, STEPS
 from placement.simulator.network.steps.loop import run
+from placement.simulator.network.topologies import network_named
 from placement.simulator.network.topology import CLASSES, ClassQueues, Marking, Network, NetworkLink, Pause
 from placement.simulator.network.traffic import IterationStep, Message, NetworkJob, RemainingClass, Traffic
 from tests.network.against_lab import DATA, agreement, simulated
@@ -501,3 +504,53 @@ def test_two_equal_jobs_under_f_are_those_of_the_lab(number: int) -> None:
     agreed = agreement(setting, [simulated(setting, seed, "steps") for seed in range(2)])
     assert abs(agreed["slowdown"]) <= 0.05
     assert abs(agreed["converged"]) <= 2
+
+
+@settings(max_examples=10, deadline=None)
+@given(order=st.permutations(range(36)), control=st.sampled_from([Control.DCTCP, Control.DCQCN]))
+def test_racks_spines_and_links_in_another_order_change_nothing(order: list[int], control: Control) -> None:
+    network = network_named("leaf-spine:3x2:1:1,rate=10gbit,ecn=98kb,delay_us=10,spines=4")
+    table = RoutingTable(network)
+    traffic = Traffic(3, (IterationStep(3 * MS, tuple(Message(k, (k + 1) % 3, 2e6) for k in range(3))),))
+    law = NetworkLaw(control, Aggressiveness())
+    jobs = [NetworkJob(f"job{k}", traffic, (k, 2 + k, 4 + k), law, 4, noise_ns=50_000) for k in range(2)]
+    routes = [table.routes(job, 0) for job in jobs]
+    turned = replace(network, links=tuple(network.links[number] for number in order))
+    places = {number: place for place, number in enumerate(order)}
+    same = [[tuple(places[link] for link in way) for way in of_job] for of_job in routes]
+    found = [
+        simulate(net, jobs, ways, SimulationSettings(seed=1))
+        for net, ways in ((network, routes), (turned, same))
+    ]
+    for one, other in zip(found[0].jobs, found[1].jobs, strict=True):
+        assert np.array_equal(one.ends_ns, other.ends_ns)
+    assert set(found[0].links) == set(found[1].links)
+
+
+def test_silence_costs_no_steps_and_a_flow_that_sends_one_each() -> None:
+    job = sender(0, dcqcn(), compute_ms=10_000, send_ms=2, iterations=3)
+    state = build(dumbbell(2), [job], [[(0, 2)]], 0)
+    run(state, 10_000, 1 << 60)
+    assert state.counts[STEPS] == state.counts[FLOW_STEPS]
+    assert state.counts[STEPS] == pytest.approx(3 * 200, abs=3 * 10)
+
+
+@pytest.mark.parametrize("mode", ["steps", "shares"])
+def test_each_flow_has_the_law_of_its_sender(mode: str) -> None:
+    """Two workers on hosts of their own send to a third one, over the same link; only the first one has F."""
+    with_f, base = window_law(Control.DCTCP, Aggressiveness(Shape.LINEAR, 0, 3)), window_law(Control.DCTCP)
+    burst = tuple(Message(k, 2, 16.6e-3 * RATE_BPS / 8) for k in range(2))
+    traffic = Traffic(3, (IterationStep(MS, burst),))
+    network, routes = dumbbell(2), [[(0, 2), (1, 2)]]
+
+    def sent(law: NetworkLaw, *of_workers: NetworkLaw) -> list[float]:
+        job = NetworkJob("job", traffic, (0, 1, 2), law, 1, worker_laws=of_workers)
+        outcome = simulate(network, [job], routes, SimulationSettings(mode, seed=1, duration_ns=16 * MS))
+        return [link.sent_bytes for link in outcome.links]
+
+    first, second, _ = sent(base, with_f, base, base)
+    assert first > 2 * second
+    assert sent(base, *[with_f] * 3) == sent(with_f)
+    assert sent(with_f, *[base] * 3) == sent(base)
+    with pytest.raises(UsageError, match="job job: worker_laws: expected none, or 3, got 1"):
+        sent(base, base)
