@@ -35,7 +35,7 @@ from matplotlib.patches import Rectangle
 from mltcp.core.quantities import NS_PER_S
 from placement.experiments.cassini import SeededJobs
 from placement.experiments.comparison import ComparisonPlan, Drawn, TraceRun, digest, run_plans
-from placement.experiments.network_traces import WORSE, TracesInNetwork
+from placement.experiments.network_traces import WORSE, TracesInNetwork, ranged
 from placement.plots.style import INK, JOB_COLOURS, write
 from placement.simulator.fluid_executor import FluidSettings
 from placement.simulator.network.alone_demand import alone_demand
@@ -283,11 +283,6 @@ def what_to_do(entry: Mapping[str, Any]) -> str:
     return next(name for name, mean in means.items() if mean <= MARGIN * min(means.values()))
 
 
-def ranged(values: Sequence[float], form: str = ".2f") -> str:
-    """The mean and the range of a value over seeds."""
-    return f"{fmean(values):{form}} ({min(values):{form}}..{max(values):{form}})"
-
-
 def table_of(section: str, columns: str, rows: Iterable[Sequence[str]]) -> dict[str, Any]:
     """A table of a section of docs/which.md, in the form of docs/results; columns are separated by bars."""
     return {"section": section, "source": "table", "columns": columns.split(" | "), "rows": list(rows)}
@@ -314,7 +309,7 @@ def cases_table(entries: Entries) -> dict[str, Any]:
     def row(entry: Mapping[str, Any]) -> Sequence[str]:
         name = what_to_do(entry)
         fair, chosen = entry["approaches"]["fair"], entry["approaches"][name]
-        values = (ranged(each[value]) for value in ("mean", "p99") for each in (fair, chosen))
+        values = (ranged(each[value], ".2f") for value in ("mean", "p99") for each in (fair, chosen))
         used = f"{fmean(fair['utilization']):.2f}, {fmean(chosen['utilization']):.2f}"
         cluster = f"{entry['gpus']} ({entry['racks']})"
         return [cluster, *_named(entry), APPROACHES[name][1], *values, used, f"{fmean(chosen['worse']):.0%}"]

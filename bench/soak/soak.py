@@ -90,14 +90,14 @@ def soak(plan: SoakPlan, step: Step = lambda done_s, text: None) -> SoakResult:
         before = host_state(world.namespace)
         world.daemon.start()
         watches = {"mltcpd": watch_daemon(world), "service": watch_service(world)}
-        all_watches = [*watches.values()]
+        of_slurm: list[Watch] = []
         if world.slurm is not None:
             watches["slurm service"] = slurm_checks.watch_slurm_service(world.slurm)
-            all_watches += [
-                watches["slurm service"],
+            of_slurm = [
                 slurm_checks.HeldJobs(world.slurm, world.directory),
                 slurm_checks.watch_nodes(world.slurm),
             ]
+        all_watches = [*watches.values(), *of_slurm]
         _disturb(world, plan, all_watches, result, step)
         result.breaches += _revived(world)
         step(plan.seconds, "waiting for the jobs to end")

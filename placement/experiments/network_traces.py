@@ -303,7 +303,7 @@ class OverIdeal:
     def cells(self) -> tuple[str, ...]:
         """The mean over traces and the range of each value, as text."""
         listed = ((self.mean, ".3f"), (self.p99, ".3f"), (self.utilization, ".3f"), (self.worse, ".0f"))
-        return tuple(_ranged(values, form) for values, form in listed)
+        return tuple(ranged(values, form) for values, form in listed)
 
 
 def over_ideal(comparison: PolicyComparison) -> tuple[OverIdeal, ...]:
@@ -346,7 +346,8 @@ def _worse(run: TraceRun, fair: TraceRun) -> int:
     return int((_completion_s(run) > WORSE * _completion_s(fair)).sum())
 
 
-def _ranged(values: Sequence[float], form: str) -> str:
+def ranged(values: Sequence[float], form: str) -> str:
+    """The mean of values, and their range if there are several, as text."""
     if not values:
         return "-"
     text = format(fmean(values), form)

@@ -83,15 +83,16 @@ class AutoRun:
             _asks_bps(self._network, job, routes),
             self._shares,
         )
-        self._begin(number, number in self._contending(), hold_ns)
-        self._plan()
+        contending = self._contending()
+        self._begin(number, number in contending, hold_ns)
+        self._plan(contending)
 
     def stop(self, number: int) -> None:
         """End a job; its current iteration is lost."""
         run = self._running.pop(number).run
         run.stop(number)
         self._leave(number, run)
-        self._plan()
+        self._plan(self._contending())
 
     def change_links(self, down: Collection[int], routes: Mapping[int, Sequence[Route]]) -> None:
         """See `ShareRun.change_links`."""
@@ -101,7 +102,7 @@ class AutoRun:
         for number, ways in routes.items():
             running = self._running[number]
             running.routes, running.asks_bps = ways, _asks_bps(self._network, running.job, ways)
-        self._plan()
+        self._plan(self._contending())
 
     def delay(self, number: int, by_ns: float) -> None:
         """See `ShareRun.delay`."""
@@ -120,7 +121,7 @@ class AutoRun:
             for number in leaving.keys() - set(finished):
                 self._begin(number, number in contending, delay_ns=leaving[number].run.delay_left_ns(number))
             if finished:
-                self._plan()
+                self._plan(contending)
                 return finished
         return ()
 
@@ -154,9 +155,8 @@ class AutoRun:
             done=done,
         )
 
-    def _plan(self) -> None:
+    def _plan(self, contending: Collection[int]) -> None:
         """Let each job leave the simulation that it is in, if it belongs into the other one."""
-        contending = self._contending()
         for number, running in self._running.items():
             stays = (running.run is self._steps) == (number in contending)
             if not stays and self.now_ns <= running.begins_ns:
