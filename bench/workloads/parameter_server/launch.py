@@ -280,5 +280,5 @@ class RunningAsyncJob:
         if worker >= 0 and failure.traceback is None:
             self._lost[worker] = failure.cause
             return
-        servers = self._job.servers
-        raise blamed(failure, [x for x in self._ranks if x.number - servers not in self._lost]).error()
+        # The deaths of workers end nothing but where all have died, which the server says itself.
+        raise blamed(failure, self._ranks[: self._job.servers]).error()

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -98,7 +99,12 @@ def test_all_workers_dead_end_the_job():
 
         def on_update(update):
             if update.version == 5:
+                ends = [os.pidfd_open(pid) for pid in running.pids]
                 os.kill(running.pids[1], signal.SIGKILL)
+                # So that the launcher hears of the worker's death and of the server's error at once.
+                for end in ends:
+                    select.select([end], [], [])
+                    os.close(end)
 
         with pytest.raises(RankError, match=r"rank 0: .*all 1 workers have died after"):
             running.result(on_update)
