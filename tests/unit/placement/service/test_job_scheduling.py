@@ -13,6 +13,7 @@ from placement.service.context import ServiceRules
 from placement.service.counts import ServiceCounts
 from placement.service.decisions.decider import Decider
 from placement.service.decisions.job_scheduling import JobScheduling
+from placement.service.decisions.policy_trial import PolicyTrial
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.state.job_record import JobRecord
 from placement.service.state.registry import Registry
@@ -27,9 +28,11 @@ def scheduling_of(registry, kind=JobScheduling):
         rules=ServiceRules(),
         placements_changed=lambda: None,
         counts=ServiceCounts(),
+        records=SimpleNamespace(switch=None),
     )
     lifecycle = SimpleNamespace(subscribe=listeners.append)
-    return kind(context, lifecycle, Decider(ElasticEdf()), None, None), listeners[0]
+    trial = PolicyTrial(context, Decider(ElasticEdf()), None, None)
+    return kind(context, lifecycle, trial, None), listeners[0]
 
 
 @pytest.mark.parametrize("error", [UsageError("deadline: expected one"), ZeroDivisionError("of a scheduler")])

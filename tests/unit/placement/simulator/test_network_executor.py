@@ -351,7 +351,7 @@ def test_what_iterations_of_a_trace_took_is_conserved(policy):
     failures = LinkFailures((outage,), reroute_ns=MS) if failing else NO_FAILURES
     settings = FluidSettings(NetworkCluster.of(network_named("leaf-spine:2x8:4:1,spines=2")), noise=0.01)
     control = TrafficControl(parse_controls(controls), gate, rival=rival, failures=failures, attributes=True)
-    outcome = run_trace(short_trace(2), settings, scheduler, 2, control)
+    outcome = run_trace(short_trace(4), settings, scheduler, 2, control)
     iterations_s = {job.name: job.iteration_ns.sum() / 1e9 for job in outcome.jobs}
     lost_s = dict.fromkeys(iterations_s, 0.0)
     for entry in outcome.losses["lost"]:

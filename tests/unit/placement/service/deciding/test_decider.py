@@ -108,14 +108,21 @@ def test_a_policy_in_its_process_decides_as_it_does_here():
 
 def test_a_shadow_is_compared_by_servers_and_has_no_effect():
     async def run(name):
-        shadow = ShadowPolicy(PolicyProcess(name, ROUND_NS, warms_up=False), 100)
+        answered = []
+
+        async def on_answer(number, request, decided, answer):
+            answered.append(number)
+            assert request.jobs == JOBS
+
+        shadow = ShadowPolicy(PolicyProcess(name, ROUND_NS, warms_up=False), 100, on_answer)
         try:
             await shadow.start(REQUEST)
             decided = dict(decide_once(greedy(), CLUSTER, ROUND_NS, JOBS))
-            shadow.watch(CLUSTER, ROUND_NS, JOBS, decided)
-            shadow.watch(CLUSTER, ROUND_NS, JOBS, decided)
-            while shadow.counts.agreed + shadow.counts.differed == 0:
+            shadow.watch(7, CLUSTER, ROUND_NS, JOBS, decided)
+            shadow.watch(8, CLUSTER, ROUND_NS, JOBS, decided)
+            while not answered:
                 await asyncio.sleep(0.01)
+            assert answered == [7]
             return shadow.counts, shadow.notes
         finally:
             await shadow.close()
