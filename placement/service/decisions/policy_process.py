@@ -42,7 +42,7 @@ class PolicyFailure(MltcpError):
         self.reason = reason
 
 
-LOAD_S = 120.0
+LOAD_S = 600.0
 """How long a policy may take to be loaded and to decide for the first time, for which it may be compiled."""
 
 LENGTH_BYTES = 4
