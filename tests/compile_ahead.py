@@ -19,7 +19,7 @@ from placement.cli.main import main
 _TRACE = "job_id,arrival_s,num_gpus,iterations,model\n0,1.0,1,100,resnet50\n1,2.0,8,10,vgg16\n"
 
 _COMMANDS = (
-    "jobs --workload contention --seeds 0:1 --load 0.6 --policies greedy,greedy-look",
+    "jobs --workload contention --seeds 0:1 --load 0.6 --policies greedy,greedy-look,learned-look",
     "jobs --workload drs --seeds 0:1 --rate 2 --hours 2 --policies drs,edf,edf-efficient",
     "jobs --workload async-sgd --models one --seeds 1:2 --jobs 2100 --load 0.5 --policies hell,jsq-chunk-10",
     "simulate --trace TRACE --json",

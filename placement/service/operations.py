@@ -63,6 +63,10 @@ _log = logging.getLogger("mltcp.placement")
 class ServiceOperations:
     """The operations on one service context.
 
+    Attributes:
+        context: the recovered state.
+        decides: whether waiting jobs are placed.
+
     Args:
         context: the recovered state.
         engine: runs the jobs that have a command, if given.
@@ -92,6 +96,7 @@ class ServiceOperations:
         self._jobs = JobRegistration(context, self._lifecycle, policy)
         self._held = HeldJobs(context, self._lifecycle, self._jobs, self._engine_jobs)
         self._has_ended = asyncio.Event()
+        self.decides = asyncio.Event()
         # Of its own, so that scores that take long keep no job from being started.
         self._scoring = ThreadPoolExecutor(1, "score")
 
@@ -101,20 +106,25 @@ class ServiceOperations:
             return JobScheduling(context, self._lifecycle, trial_of(context), self._engine_jobs.requeue)
         return Placer(context, self._lifecycle, self._shifts)
 
-    async def prepare(self) -> None:
-        """Get ready for the first decision. Raises `MltcpError`: that fails, or a job that is there cannot be moved."""
-        await self._dispatcher.prepare()
-
     def start(self) -> None:
-        """Start placing waiting jobs, and start the lease of jobs whose agents were attached before a restart."""
+        """Start all but decisions, and start the lease of jobs whose agents were attached before a restart."""
         self.agents.resume()
         self.context.begin(self._forget())
         self.context.begin(self._end_abandoned())
         if self._gate is not None:
             self._gate.start(self._registry.unended.values())
         self._engine_jobs.start(self._on_engine_event)
+
+    async def decide(self) -> None:
+        """Get ready for the first decision, which may take minutes, and start placing waiting jobs.
+
+        Raises:
+            MltcpError: the policy cannot decide in this cluster.
+        """
+        await self._dispatcher.prepare()
         self.context.begin(self._dispatcher.run())
         self._dispatcher.capacity_changed("the service was started")
+        self.decides.set()
 
     async def _forget(self) -> None:
         """Forget old jobs whenever one has ended, and as time passes; never returns."""

@@ -106,7 +106,7 @@ async def serve(configuration: ServiceConfiguration, ready: Callable[[Address], 
 
     Args:
         configuration: the service's configuration.
-        ready: called with the address once the service answers calls.
+        ready: called with the address once the service decides. It answers calls before.
 
     Raises:
         MltcpError: the service cannot start, or its store failed.
@@ -115,7 +115,8 @@ async def serve(configuration: ServiceConfiguration, ready: Callable[[Address], 
     stopped: asyncio.Future[None] = loop.create_future()
     with stop_signals(lambda _: _stop(stopped), loop):
         async with running_service(configuration, stopped) as address:
-            ready(address)
+            if not stopped.done():
+                ready(address)
             await stopped
 
 
@@ -123,11 +124,11 @@ async def serve(configuration: ServiceConfiguration, ready: Callable[[Address], 
 async def running_service(
     configuration: ServiceConfiguration, stopped: asyncio.Future[None]
 ) -> AsyncIterator[Address]:
-    """Run a service within the context, and yield the address at which it answers.
+    """Run a service within the context, and yield the address at which it answers once it decides.
 
     Args:
         configuration: the service's configuration.
-        stopped: receives the error if the store fails.
+        stopped: receives the error if the store fails; if it is done, nothing is waited for.
 
     Raises:
         MltcpError: the service cannot start.
@@ -161,15 +162,26 @@ async def running_service(
         await service.cluster.register_servers(configuration.servers)
         await service.cluster.register_links(configuration.links)
         try:
-            await service.prepare()
             with _metrics(configuration, service):
                 service.start()
                 async with _listening(configuration, service, tokens) as address:
+                    await _deciding(service, stopped)
                     yield address
         finally:
             await service.close()
     finally:
         store.close()
+
+
+async def _deciding(service: ServiceOperations, stopped: asyncio.Future[None]) -> None:
+    """Wait until a service decides, or is stopped."""
+    beginning = asyncio.ensure_future(service.decide())
+    await asyncio.wait({beginning, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if not beginning.done():
+        beginning.cancel()
+        await asyncio.gather(beginning, return_exceptions=True)
+        return
+    beginning.result()
 
 
 def warm_up() -> None:
@@ -214,7 +226,7 @@ async def _listening(
     reflection.enable_server_reflection((NAME, "grpc.health.v1.Health", reflection.SERVICE_NAME), server)
     address = _bind(server, configuration)
     await server.start()
-    reporting = asyncio.ensure_future(_report_health(service.context.store, health_servicer))
+    reporting = asyncio.ensure_future(_report_health(service, health_servicer))
     try:
         yield address
     finally:
@@ -226,11 +238,14 @@ async def _listening(
             address.path.unlink(missing_ok=True)
 
 
-async def _report_health(store: Store, servicer: health.aio.HealthServicer) -> None:  # type: ignore[name-defined]
-    """Report whether new jobs are accepted as the service's health; never returns."""
+async def _report_health(service: ServiceOperations, servicer: health.aio.HealthServicer) -> None:  # type: ignore[name-defined]
+    """Report whether the service decides and accepts new jobs as its health; never returns."""
     serving, told, statuses = None, False, health_pb2.HealthCheckResponse
+    for name in (NAME, ""):
+        await servicer.set(name, statuses.NOT_SERVING)
+    await service.decides.wait()
     while True:
-        refusal = store.refusal()
+        refusal = service.context.store.refusal()
         if serving != (not refusal):
             serving = not refusal
             for name in (NAME, ""):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TypeVar
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.one_line import one_line
@@ -141,6 +144,24 @@ def _stopped(job: JobView, now_ns: int) -> JobView:
     )
 
 
+_Result = TypeVar("_Result")
+
+
+async def in_thread(call: Callable[[], _Result]) -> _Result:
+    """The result of a call that takes long, or hangs; nobody waits for its thread when the process ends."""
+    found: Future[_Result] = Future()
+    found.set_running_or_notify_cancel()  # from now on it cannot be cancelled: the thread sets it in any case
+
+    def run() -> None:
+        try:
+            found.set_result(call())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, name="decision", daemon=True).start()
+    return await asyncio.wrap_future(found)
+
+
 # ---------------------------------------------------------------------------------------------------------- deciders
 
 
@@ -200,7 +221,7 @@ class Decider:
         return round(self._limit_s * 1e9)
 
     async def start(self, warm_up: DecisionRequest) -> None:
-        """Get ready, deciding about `warm_up` without effect, if there are jobs in it.
+        """Get ready, deciding about `warm_up` without effect, if there are jobs in it: it compiles for up to minutes.
 
         That a policy cannot be loaded is logged, and the scheduler decides.
 
@@ -208,7 +229,8 @@ class Decider:
             UsageError: the scheduler cannot decide about such jobs on such a cluster.
         """
         if warm_up.jobs:
-            decide_once(self.scheduler, warm_up.cluster, warm_up.now_ns, warm_up.jobs)
+            asked = self.scheduler, warm_up.cluster, warm_up.now_ns, warm_up.jobs
+            await in_thread(lambda: decide_once(*asked))
         if self.policy is None:
             return
         try:
@@ -232,11 +254,16 @@ class Decider:
                 _log.warning(
                     "%s decides: %s: %s", self.scheduler.name, failure.reason.value, one_line(instead)
                 )
+        assignment, reasons = await in_thread(lambda: self._decide_here(cluster, now_ns, jobs))
+        took_ns = time.perf_counter_ns() - began_ns
+        return Decided(assignment, self.scheduler.name, took_ns, instead, reasons)
+
+    def _decide_here(
+        self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView]
+    ) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
         assignment = decide_once(self.scheduler, cluster, now_ns, jobs)
         check_assignment(cluster, jobs, assignment)
-        took_ns = time.perf_counter_ns() - began_ns
-        reasons = reasons_of(self.scheduler, cluster, now_ns, jobs)
-        return Decided(assignment, self.scheduler.name, took_ns, instead, reasons)
+        return assignment, reasons_of(self.scheduler, cluster, now_ns, jobs)
 
     async def close(self) -> None:
         """End the process of the policy."""

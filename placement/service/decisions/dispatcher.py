@@ -26,7 +26,7 @@ class Dispatcher(Protocol):
     """Gives slots to waiting jobs whenever something changes; the life cycle tells it of each change of a job."""
 
     async def prepare(self) -> None:
-        """Get ready for the first decision. Raises `MltcpError`: that fails, or a job that is there cannot be moved."""
+        """Get ready for the first decision. Raises `MltcpError`: that fails."""
         return None
 
     @abstractmethod

@@ -67,6 +67,9 @@ class JobScheduling(Dispatcher):
         lifecycle: changes the jobs.
         trial: has what decides.
         requeue: stops a job that runs; it is queued again when its processes have ended.
+
+    Raises:
+        UsageError: a job that is there is not elastic.
     """
 
     def __init__(
@@ -88,16 +91,18 @@ class JobScheduling(Dispatcher):
         self._plan: _Plan | None = None
         self._origins: dict[str, str] = {}
         self._lease_ends: dict[str, int] = {}
-        lifecycle.subscribe(self._job_changed)
-
-    async def prepare(self) -> None:
-        """See `Dispatcher`: load the policies that decide in processes of their own."""
+        self._is_prepared = False
         for job in self._registry.unended.values():
             if not job.spec.elastic:
                 raise UsageError(
-                    f"--policy: expected one for job {job.id!r}, which is not elastic, got {self._trial.decider.name}"
+                    f"--policy: expected one for job {job.id!r}, which is not elastic, got {trial.decider.name}"
                 )
+        lifecycle.subscribe(self._job_changed)
+
+    async def prepare(self) -> None:
+        """See `Dispatcher`: load the policies, and have each decide once."""
         await self._trial.start(warm_up_request(self._context))
+        self._is_prepared = True
 
     def capacity_changed(self, cause: str) -> None:
         """See `Dispatcher`: a decision is due."""
@@ -117,6 +122,8 @@ class JobScheduling(Dispatcher):
         """See `Dispatcher`."""
         explained = explain_unplaced(self._registry, job, self._context.clock.now_ns())
         explained.summary = self._waiting.get(job.id, explained.summary)
+        if not self._is_prepared:
+            explained.summary = f"waits: {self._trial.decider.name} is being loaded and compiled"
         return explained
 
     def note(self, job: JobRecord) -> str:

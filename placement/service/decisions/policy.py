@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import Vocabulary, split_cassini
@@ -14,7 +14,6 @@ from placement.model.throughput_table import TableModel, TableTimes
 from placement.policies.catalogue import PlacementPolicy, placement_names, placement_policy
 from placement.policies.schedulers.contention import rule
 from placement.policies.schedulers.contention.tables import all_kinds, name_of, node_counts
-from placement.policies.schedulers.deadlines.rules import RULES
 from placement.policies.schedulers.registry import (
     IMPORTED,
     LEARNED,
@@ -23,7 +22,6 @@ from placement.policies.schedulers.registry import (
     SHIPPED,
     named_scheduler,
 )
-from placement.policies.schedulers.response.catalogue import RESPONSE_SCHEDULERS
 from placement.policies.schedulers.scheduler import JobView, Scheduler
 from placement.service.contention import table_named
 from placement.service.context import ServiceContext, ServiceRules
@@ -45,7 +43,9 @@ ALLOWED = (
     f"{', '.join((*WHOLE_JOBS, *rule.SHOWN, *SHIPPED))}"
 )
 
-_ANY_JOB = JobView("j", 0, 1, 1, 1, 1, 1, TableSpeed((1,)), noise_scale=math.inf)
+_LATER_NS = 10**18
+
+_ANY_JOB = JobView("j", 0, 1, 1, 1, 1, 1, TableSpeed((1,)), noise_scale=math.inf, deadline_ns=_LATER_NS)
 
 FROM_FILES = (*LEARNED, IMPORTED)
 """Before the path of a checkpoint, or the module of a scheduler: only the operator may name these."""
@@ -200,9 +200,7 @@ def check_rules(rules: ServiceRules) -> None:
     for option, name in named.items():
         try:
             if name:
-                scheduler = named_scheduler(name)
-                if name in RULES or name in RESPONSE_SCHEDULERS:  # compiled before the first job needs them
-                    scheduler.candidates(Cluster.star(1, 1), 0, () if name in RULES else (_ANY_JOB,))
+                named_scheduler(name)
         except UsageError as error:
             raise UsageError(f"{option}: {error}") from None
 
@@ -248,15 +246,21 @@ def trial_of(context: ServiceContext) -> PolicyTrial:
 def warm_up_request(context: ServiceContext) -> DecisionRequest:
     """A decision about one waiting job of each kind that fits: compiles a policy, and has no effect.
 
-    It is about no jobs where no servers are registered, or the service has no table.
+    Where no servers are registered yet, or none of them takes a job, it is about servers that there are not.
     """
     servers = [server for _, server in context.registry.servers_in_cluster()]
     sizes = tuple(server.gpus or server.cpu_slots for server in servers)
-    nodes = tuple(Server(f"s{number}", (Gpu(),) * size, "root") for number, size in enumerate(sizes))
     now_ns = context.clock.now_ns()
-    jobs: tuple[JobView, ...] = ()
-    if context.contention is not None and sizes:
-        jobs = _a_job_of_each_kind(context.contention.table.model, sizes, now_ns)
+    if context.contention is None:
+        # A scheduler of one's own may know no such job.
+        alone = context.rules.policy.startswith(IMPORTED) and not context.rules.fallback
+        return DecisionRequest(Cluster.star(1, 1), now_ns, () if alone else (_ANY_JOB,))
+    model = context.contention.table.model
+    jobs = _a_job_of_each_kind(model, sizes, now_ns)
+    if not jobs:
+        sizes = (8,) * 8
+        jobs = _a_job_of_each_kind(model, sizes, now_ns)
+    nodes = tuple(Server(f"s{number}", (Gpu(),) * size, "root") for number, size in enumerate(sizes))
     return DecisionRequest(Cluster(nodes, (Switch("root"),)), now_ns, jobs)
 
 
@@ -298,7 +302,8 @@ def _a_job_of_each_kind(model: TableModel, sizes: tuple[int, ...], now_ns: int) 
         if node_counts(kind, sizes):
             name = name_of(kind)
             times = TableTimes(model, name.rpartition(" ")[0])
-            found.append(JobView(name, now_ns, kind.gpus, kind.gpus, kind.gpus, 1000, 1000, times))
+            view = JobView(name, now_ns, kind.gpus, kind.gpus, kind.gpus, 1000, 1000, times)
+            found.append(replace(view, deadline_ns=now_ns + _LATER_NS))
     return tuple(found)
 
 

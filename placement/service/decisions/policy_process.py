@@ -42,7 +42,7 @@ class PolicyFailure(MltcpError):
         self.reason = reason
 
 
-LOAD_S = 120.0
+LOAD_S = 600.0
 """How long a policy may take to be loaded and to decide for the first time, for which it may be compiled."""
 
 LENGTH_BYTES = 4
@@ -245,7 +245,8 @@ async def _end(process: Process) -> None:
     if process.stdin is not None:
         process.stdin.close()
         with suppress(OSError):  # the pipe is broken: nobody reads from it any more
-            await process.stdin.wait_closed()
+            # The future behind it is that of the pipe: cancelled once, nobody could wait for it again.
+            await asyncio.shield(process.stdin.wait_closed())
     try:
         async with asyncio.timeout(_KILL_S):
             await process.wait()

@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import statistics
-import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
 
@@ -28,6 +26,7 @@ from placement.service.decisions.decider import (
     Decider,
     ShadowPolicy,
     in_rounds,
+    in_thread,
     places_of,
     servers_text,
 )
@@ -50,11 +49,6 @@ _Assignment = Mapping[str, tuple[int, ...]]
 @lru_cache(maxsize=4)
 def _scheduler(name: str, round_ns: int) -> Scheduler:
     return in_rounds(named_scheduler(name), round_ns) if round_ns else named_scheduler(name)
-
-
-def _set(future: asyncio.Future[Weighed | None], value: Weighed | None) -> None:
-    if not future.done():
-        future.set_result(value)
 
 
 class PolicyTrial:
@@ -217,19 +211,9 @@ class PolicyTrial:
         """The difference of two decisions; None if that takes too long, and from then on."""
         if self._is_stuck:
             return None
-        loop = asyncio.get_running_loop()
-        found: asyncio.Future[Weighed | None] = loop.create_future()
-
-        def weigh() -> None:
-            value = self._difference(request, did, would)
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_set, found, value)
-
-        # Nobody waits for this thread at the end: a scheduler of one's own may hang in it.
-        threading.Thread(target=weigh, name="weigh", daemon=True).start()
         try:
             async with asyncio.timeout(_WEIGH_S):
-                return await found
+                return await in_thread(lambda: self._difference(request, did, would))
         except TimeoutError:
             self._is_stuck = True
             _log.error("decisions are not weighed any more: one took more than %g s", _WEIGH_S)

@@ -13,7 +13,12 @@ from placement.policies.schedulers.contention.places import (
     weigh_running,
     weight,
 )
-from placement.policies.schedulers.contention.rounds import begin_decision, end_decision, run_round
+from placement.policies.schedulers.contention.rounds import (
+    begin_decision,
+    end_decision,
+    pass_rounds,
+    run_round,
+)
 from placement.policies.schedulers.contention.rule import REOPT_LOOK
 from placement.policies.schedulers.contention.world import RoundsWorld
 
@@ -97,6 +102,8 @@ def simulated(world: RoundsWorld, trial: RoundsWorld, choice: int, number: int, 
             waits = False
         elif before == 0:
             return NEVER
+        else:
+            now_s += pass_rounds(trial) * core.round_s
         now_s += core.round_s
         if core.finish_sum + (core.waiting + core.running) * now_s > best:
             return NEVER

@@ -77,6 +77,38 @@ def run_round(world: RoundsWorld, begin_s: float) -> int:
     return ended
 
 
+MANY_ROUNDS = 4096
+"""Longer times in which no job ends are passed at once in simulations of a decision (`pass_rounds`)."""
+
+_LONGEST_S = 1e9
+
+
+@compiled_with_arrays
+def pass_rounds(world: RoundsWorld) -> int:
+    """Pass the rounds, if there are many, until soon before a job ends; returns how many, 0 if there are not many.
+
+    A job of a billion iterations would keep a decision from ever being made. Nothing is decided in these rounds.
+
+    Args:
+        world: after a round in which no job ended.
+    """
+    core, fewest = world.core[0], math.inf
+    for slot in range(core.running):
+        cell, record = world.cells[world.slots[slot].cell], world.jobs[world.slots[slot].job]
+        if record.hold > 0.0:
+            return 0
+        fewest = min(fewest, record.remaining / (cell.rate * record.ratio * core.round_s))
+    if core.running == 0 or fewest < MANY_ROUNDS:
+        return 0
+    count = max(int(min(fewest, _LONGEST_S / core.round_s)) - 1, 0)
+    for slot in range(core.running):
+        cell, record = world.cells[world.slots[slot].cell], world.jobs[world.slots[slot].job]
+        record.remaining -= count * (cell.rate * record.ratio * core.round_s)
+        record.held += count * core.round_s
+        record.rounds += count
+    return count
+
+
 @compiled_with_arrays
 def remove_ended(world: RoundsWorld) -> None:
     """Free the GPUs of jobs that have ended."""

@@ -21,7 +21,13 @@ from placement.policies.schedulers.contention.learned.learned import (
 from placement.policies.schedulers.contention.learned.step_rows import NUMBERS
 from placement.policies.schedulers.contention.look_ahead import NEVER
 from placement.policies.schedulers.contention.places import set_ratios, update_room
-from placement.policies.schedulers.contention.steps import LOOK_AHEADS, end_step, find_steps, rule_step
+from placement.policies.schedulers.contention.steps import (
+    LOOK_AHEADS,
+    end_step,
+    find_steps,
+    rule_step,
+    rule_total,
+)
 from placement.policies.schedulers.contention.tables import all_kinds, name_of, node_counts
 from placement.policies.schedulers.contention.world import trial_of
 from placement.policies.schedulers.registry import named_scheduler
@@ -218,3 +224,22 @@ def test_the_scheduler_does_not_stop_jobs_unless_its_network_may():
     assert not named_scheduler("learned").checkpoint.header.stops
     checkpoint = drawn(EpisodeSettings(RoundsSettings(TableModel(TABLE)), stops=True))
     assert LearnedScheduler("x", LOOK_AHEADS[True], checkpoint=checkpoint).next_ns(1, ()) is not None
+
+
+def test_jobs_that_run_for_centuries_are_simulated_to_their_end_at_once():
+    episodes = Episodes(EpisodeSettings(RoundsSettings(TableModel(TABLE)), None, jobs=1), 1)
+    episodes.reset(0, 10_000)
+    world, layers = row(episodes.worlds, 0), drawn(hidden=16).layers
+    world.jobs["remaining"] *= 1e7
+    network, ahead, plan, trial = (
+        *(network_of(layers, 4, False) for _ in range(2)),
+        *map(trial_of, [world] * 2),
+    )
+    assert look(world, network) > 1
+    first = network.found[1]
+    alone_s = world.jobs[0]["remaining"] / world.cells[first["cell"]]["rate"]
+    assert alone_s > 1e9
+    assert simulated_with(world, trial, ahead, first["step"], NEVER) == pytest.approx(alone_s, rel=1e-9)
+    step = rule_step(world, plan, trial)
+    assert step == first["step"]
+    assert rule_total(world, plan, trial, step, NEVER) == pytest.approx(alone_s, rel=1e-9)

@@ -1,6 +1,9 @@
 """The service in rounds: a table of models, reported iterations, a policy that fails, a shadow; with real processes."""
 
+import threading
+
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from placement.cli.main import main
 from placement.client.client import Client, ServiceError
@@ -9,13 +12,14 @@ from placement.engines.local import LocalEngine
 from placement.model.throughput_table import Layout, published_table, read_table
 from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb
-from tests.unit.placement.service.deciding.failing_policies import HERE
+from tests.unit.placement.service.deciding.failing_policies import HERE, OPENED
 from tests.unit.placement.service.serving import eventually, placed, serving
 
 pytestmark = pytest.mark.slow
 
 SERVERS = tuple(pb.Server(name=f"h{each}", cpu_slots=4, nic_bps=10**9, switch="r") for each in range(4))
 ROUND_S = 0.25
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 COMMAND = ("sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done")
 
 
@@ -109,6 +113,34 @@ def test_the_shipped_policy_places_jobs_and_explain_says_what_it_saw(tmp_path, f
         assert (status.policy, len(status.places)) == ("learned-look", 2)
         assert "learned-look: placed on 2 slots" in client.explain("a").summary
         assert "started at a ratio of 1.00" in client.explain("a").summary
+
+
+def test_a_service_answers_while_its_policy_gets_ready_and_is_ready_then(tmp_path):
+    def serve():
+        with started(tmp_path, rules(f"{HERE}waiting")):
+            ready.set()
+            over.wait()
+
+    ready, over = threading.Event(), threading.Event()
+    OPENED.clear()
+    service = threading.Thread(target=serve)
+    service.start()
+    try:
+        eventually((tmp_path / "s").exists)
+        with Client(f"unix:{tmp_path}/s") as client:
+            health = health_pb2_grpc.HealthStub(client._channel)
+            client.submit(training("a"))
+            assert client.explain("a").summary == "waits: answering is being loaded and compiled"
+            assert health.Check(health_pb2.HealthCheckRequest()).status == NOT_SERVING
+            assert not ready.is_set()
+            OPENED.set()
+            eventually(ready.is_set)
+            eventually(lambda: health.Check(health_pb2.HealthCheckRequest()).status != NOT_SERVING)
+            eventually(lambda: "answering gives 0 of 16 slots" in client.explain("a").summary)
+    finally:
+        OPENED.set()
+        over.set()
+        service.join()
 
 
 @pytest.mark.parametrize(

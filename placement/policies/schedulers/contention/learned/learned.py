@@ -32,7 +32,12 @@ from placement.policies.schedulers.contention.learned.step_rows import (
     rows_of,
 )
 from placement.policies.schedulers.contention.look_ahead import EQUAL_S, NEVER, copy_to
-from placement.policies.schedulers.contention.rounds import begin_decision, end_decision, run_round
+from placement.policies.schedulers.contention.rounds import (
+    begin_decision,
+    end_decision,
+    pass_rounds,
+    run_round,
+)
 from placement.policies.schedulers.contention.rounds_scheduler import RoundsScheduler, observe
 from placement.policies.schedulers.contention.steps import (
     LOOK_AHEADS,
@@ -240,10 +245,13 @@ def simulated_with(
             decide_alone(trial, network)
         end_decision(trial)
         before = core.running
-        if run_round(trial, now_s) == 0 and before == 0:
-            return NEVER
-        now_s += core.round_s
-        core.now += int(core.round_s * NS_PER_S)
+        passed_s = core.round_s
+        if run_round(trial, now_s) == 0:
+            if before == 0:
+                return NEVER
+            passed_s += pass_rounds(trial) * core.round_s
+        now_s += passed_s
+        core.now += int(passed_s * NS_PER_S)
         if core.finish_sum + (core.waiting + core.running) * now_s > best:
             return NEVER
         begin_decision(trial)

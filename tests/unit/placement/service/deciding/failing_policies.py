@@ -28,6 +28,19 @@ def hanging():
     return Answering(lambda cluster, jobs: threading.Event().wait())
 
 
+OPENED = threading.Event()
+
+
+def waiting():
+    """Answers once `OPENED` is set, in whichever process it is."""
+
+    def answer(cluster, jobs):
+        OPENED.wait()
+        return {}
+
+    return Answering(answer)
+
+
 def leaving():
     """Starts a daemon, tells its pid, and hangs."""
 
