@@ -278,9 +278,7 @@ def draw(where: Monitored, end_s: float) -> Figure:
         axes.set_xlim(0, SHOWN_S)
         axes.yaxis.set_major_locator(MaxNLocator(4))
         unit = panel["fieldConfig"]["defaults"]["unit"]
-        axes.set_ylabel(
-            {"none": "", "s": "s", "bps": "bit/s", "cps": "1/s", "percentunit": "ratio"}[unit]
-        )
+        axes.set_ylabel({"none": "", "s": "s", "bps": "bit/s", "cps": "1/s", "percentunit": "ratio"}[unit])
         if lines:
             axes.legend(fontsize=7, frameon=False, labelcolor=MUTED, loc="upper left", ncols=2 + (lines > 4))
     for axes in grid[-3:]:
