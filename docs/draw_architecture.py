@@ -259,6 +259,58 @@ def job() -> Figure:
     return figure
 
 
+def deployment() -> Figure:
+    """What runs on each node of a cluster, what on one host of it, and who speaks to whom; dashed: may be left out."""
+    figure, axes = canvas(11, 5.0)
+    for x, width, name in (
+        (3.6, 6.8, "each node"),
+        (9.2, 3.5, "one host of the cluster; dashed: where you have it"),
+    ):
+        axes.add_patch(FancyBboxPatch((x - width / 2, 0.2), width, 4.35, boxstyle="round,pad=0,rounding_size=0.1",
+                                      facecolor="none", edgecolor=FAINT, linewidth=1.2))  # fmt: skip
+        axes.text(x, 4.7, name, ha="center", fontsize=9.5, color=MUTED)
+    boxes = {
+        "start": Box(1.75, 3.75, 2.5, 0.8, "a user, or slurmd", "mltcp run PROGRAM; torchrun with\nthe backend `mltcp`; steps of Slurm", MUTED),
+        "job": Box(5.4, 3.75, 2.5, 0.8, "a job's ranks", "any TCP program in a cgroup,\nor a training on the backend", BLUE),
+        "link": Box(1.75, 2.25, 2.5, 0.8, "network interface", "switches need nothing", MUTED),
+        "kernel": Box(5.1, 2.25, 1.9, 0.8, "the kernel", "mltcp_cubic (eBPF):\nF times its growth", GREEN),
+        "plugin": Box(1.75, 0.75, 2.5, 0.8, "SPANK plugin in slurmd", "registers each step's cgroup:\nno job is changed", ORANGE),
+        "mltcpd": Box(5.4, 0.75, 2.5, 0.8, "mltcpd (root)", "loads the controls, knows the jobs,\nmetrics at port 9464", GREEN),
+        "service": Box(9.15, 3.75, 2.5, 0.8, "mltcp-placement serve", "chooses nodes, shifts jobs in\ntime, metrics at port 9465", ORANGE),
+        "slurmctld": Box(9.15, 2.25, 2.5, 0.8, "slurmctld", "job_submit.lua holds jobs\nuntil they are placed", ORANGE),
+        "prometheus": Box(9.15, 0.75, 2.5, 0.8, "Prometheus, Grafana", "rules.yml, dashboard.json", PINK),
+    }  # fmt: skip
+    for name, box in boxes.items():
+        patch = draw_box(axes, box, 9)
+        if name in ("plugin", "slurmctld", "service", "prometheus"):
+            patch.set_linestyle("--")
+    ups = (
+        ((4.9, 3.35), (4.9, 2.65), "sockets", MUTED),
+        ((6.35, 3.35), (6.35, 1.15), "register", MUTED),
+        ((4.8, 1.15), (4.8, 1.85), "", MUTED),
+        ((5.5, 1.85), (5.5, 1.15), "iterations", GREEN),
+        ((9.15, 3.35), (9.15, 2.65), "nodes of each job", ORANGE),
+    )
+    for start, end, text, colour in ups:
+        draw_arrow(axes, start, end, text, color=colour)
+    axes.text(4.72, 1.5, "programs", ha="right", va="center", fontsize=7.5, color=INK)
+    across = (
+        ((3.0, 3.75), (4.15, 3.75), "starts", MUTED),
+        ((4.15, 2.25), (3.0, 2.25), "packets", MUTED),
+        ((3.0, 0.75), (4.15, 0.75), "Unix socket", MUTED),
+        ((6.65, 3.85), (7.9, 3.85), "iterations", BLUE),
+        ((7.9, 3.6), (6.65, 3.6), "", ORANGE),
+        ((6.65, 0.75), (7.9, 0.75), "metrics", MUTED),
+    )
+    for start, end, text, colour in across:
+        draw_arrow(axes, start, end, color=colour)
+        axes.text((start[0] + end[0]) / 2, start[1] + 0.08, text, ha="center", fontsize=7.5, color=INK)
+    axes.text(7.28, 3.42, "delays", ha="center", fontsize=7.5, color=INK)
+    draw_arrow(axes, (10.4, 3.6), (10.4, 0.9), color=MUTED, connectionstyle="arc3,rad=-0.12")
+    axes.text(10.5, 3.33, "metrics", ha="left", va="center", fontsize=7.5, color=INK)
+    return figure
+
+
 STAGES = {
     JobStage.REGISTERED: Box(1.2, 2.9, 1.6, 0.62, "REGISTERED", "known, not to be placed", MUTED),
     JobStage.QUEUED: Box(3.9, 2.9, 1.6, 0.62, "QUEUED", "waits for slots", BLUE),
@@ -334,7 +386,7 @@ def state_facts() -> str:
     return json.dumps({stage.name: sorted(each.name for each in TRANSITIONS[stage]) for stage in JobStage})
 
 
-PICTURES = {"packages": packages, "byte": byte, "job": job, "states": states}
+PICTURES = {"packages": packages, "byte": byte, "job": job, "states": states, "deployment": deployment}
 FACTS = {"packages": facts, "states": state_facts}
 
 

@@ -259,7 +259,7 @@ def _watched(where: Monitored, until_s: float) -> DaemonStatus:
 def draw(where: Monitored, end_s: float) -> Figure:
     """The dashboard's panels over the last time, each from its own queries."""
     shown = panels()
-    figure = Figure(figsize=(13, 11), layout="constrained")
+    figure = Figure(figsize=(13, 13), layout="constrained")
     grid = figure.subplots(-(-len(shown) // 3), 3).flatten()
     for axes, panel in zip(grid, shown, strict=False):
         axes.set_title(panel["title"], fontsize=10, loc="left", color=INK)
@@ -278,9 +278,7 @@ def draw(where: Monitored, end_s: float) -> Figure:
         axes.set_xlim(0, SHOWN_S)
         axes.yaxis.set_major_locator(MaxNLocator(4))
         unit = panel["fieldConfig"]["defaults"]["unit"]
-        axes.set_ylabel(
-            {"none": "", "s": "s", "bps": "bit/s", "cps": "1/s", "percentunit": "of a core"}[unit]
-        )
+        axes.set_ylabel({"none": "", "s": "s", "bps": "bit/s", "cps": "1/s", "percentunit": "ratio"}[unit])
         if lines:
             axes.legend(fontsize=7, frameon=False, labelcolor=MUTED, loc="upper left", ncols=2 + (lines > 4))
     for axes in grid[-3:]:

@@ -1,17 +1,19 @@
-"""Draws the two pictures of all results: ``python -m docs.draw_results [FOLDER]``, from the repository's root.
+"""Draws the pictures of tables of results: ``python -m docs.draw_results [FOLDER]``, from the repository's root.
 
-``results.png`` reads the tables of results.md, so that it shows what the page says. ``does_it_help.png`` is the list of
-questions of start.md.
+``results.png`` reads the tables of results.md, the others those of ``docs/results``, so that they show what the pages
+say. ``does_it_help.png`` is the list of questions of start.md.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from docs.draw_architecture import Box, canvas, draw_arrow, draw_box
@@ -19,7 +21,7 @@ from placement.plots.style import FAINT, JOB_COLOURS, MUTED, framed, write
 
 ROOT = Path(__file__).parents[1]
 BASES = ("reno", "cubic", "dctcp")
-BLUE, GREEN, RED = JOB_COLOURS[0], JOB_COLOURS[2], JOB_COLOURS[4]
+BLUE, ORANGE, GREEN, RED = JOB_COLOURS[0], JOB_COLOURS[1], JOB_COLOURS[2], JOB_COLOURS[4]
 SETTINGS = {
     "Two equal jobs, started together": "two equal jobs, 300 Mbit/s",
     "The same under disturbance": "two, disturbed",
@@ -145,11 +147,143 @@ def does_it_help() -> Figure:
     return figure
 
 
+def table(page: str, column: str) -> list[dict[str, str]]:
+    """The rows of the first table of ``docs/results/<page>.json`` that has this column.
+
+    A column that has no name of its own has that of the column before it, and its own: "two: best other".
+    """
+    document = json.loads((ROOT / f"docs/results/{page}.json").read_text())
+    found = next(each for each in document["tables"] if column in each["columns"])
+    names: list[str] = []
+    for name in found["columns"]:
+        names.append(name if found["columns"].count(name) == 1 else f"{names[-1].split(':')[0]}: {name}")
+    return [dict(zip(names, row, strict=True)) for row in found["rows"]]
+
+
+def numbers(cell: str) -> list[float]:
+    """The numbers of a cell: a median, then the smallest and the largest where they are there."""
+    return [float(each) for each in re.findall(r"\d*\.?\d+", cell)]
+
+
+def _point(axes: Axes, cell: str, row: float, colour: str) -> None:
+    """A dot at the cell's median, and a line over its range."""
+    value, *ends = numbers(cell)
+    axes.plot(ends or [value], [row] * len(ends or [value]), color=colour, linewidth=2, alpha=0.45)
+    axes.plot(value, row, "o", color=colour, markersize=6)
+
+
+def compare_link() -> Figure:
+    """Five sets of jobs on one link: what fair sharing, MLTCP and Cassini's time shifts leave."""
+    rows = table("compare", "`fair`")
+    shown = {"`fair`": MUTED, "`mltcp_cubic`": BLUE, "`cassini`": ORANGE}
+    key = [
+        *((name.strip("`"), colour) for name, colour in shown.items()),
+        ("median and range of three repeats, lab", MUTED),
+    ]
+    figure = framed("Iteration time over that of the job alone, by compatibility", key, 3.0, left_in=1.9)
+    axes = figure.axes[0]
+    for number, row in enumerate(rows):
+        for offset, (name, colour) in enumerate(shown.items()):
+            _point(axes, row[name], number + 0.24 * (offset - 1), colour)
+    axes.set_yticks(range(len(rows)), [row["set, compatibility"].replace(", ", ": ") for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.axvline(1, color=GREEN, linewidth=1)
+    axes.grid(axis="x")
+    axes.set_xlabel("slowdown")
+    return figure
+
+
+def compare_trace() -> Figure:
+    """Ten jobs on racks under each approach: slowdowns, and iteration times."""
+    rows = table("compare", "poisson")
+    key = [
+        ("placement", MUTED),
+        ("with Cassini", ORANGE),
+        ("a gate, or pacing", RED),
+        ("median and range of two repeats, lab", MUTED),
+    ]
+    title = "Ten jobs on four racks: slowdown, and iteration times"
+    figure = framed(title, key, 0.29 * len(rows), columns=2, left_in=2.2)
+    slowdown, times = figure.axes
+    for number, row in enumerate(rows):
+        name = row["poisson"].strip("`")
+        gated = "srsf" in name or "dcqcn" in name
+        colour = ORANGE if "cassini" in name else RED if gated else MUTED
+        _point(slowdown, row["slowdown"], number, colour)
+        mean, tail = (numbers(row[column])[0] / 1000 for column in ("iteration, mean ms", "99th, ms"))
+        times.plot([mean, tail], [number, number], color=colour, linewidth=2, alpha=0.3)
+        times.plot(mean, number, "|", color=colour, markersize=11, markeredgewidth=2)
+        times.plot(tail, number, "o", color=colour, markersize=6)
+    slowdown.set_yticks(range(len(rows)), [row["poisson"].strip("`") for row in rows])
+    times.set_yticks([])
+    slowdown.axvline(1, color=GREEN, linewidth=1)
+    slowdown.set_xlabel("iteration time over that of the job alone")
+    times.set_xlabel("seconds: | mean, ● 99th percentile")
+    times.set_xlim(left=0)
+    for axes in (slowdown, times):
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.grid(axis="x")
+    return figure
+
+
+def deadlines() -> Figure:
+    """Jobs that meet their deadlines by load: two rules, ours, and what no rule can exceed."""
+    pairs = (("`edf-late-last-node`", "`edf-efficient`"), ("`elastic-mh`", "`elastic-density`"))
+    key = [
+        ("best rule before", MUTED),
+        ("edf-efficient, elastic-density", BLUE),
+        ("upper bound", GREEN),
+        ("simulated, 100 traces", MUTED),
+    ]
+    figure = framed("Jobs that meet their deadlines, at 10 and 6 GB/s", key, 2.7, columns=2)
+    for axes, (other, ours), title in zip(
+        figure.axes, pairs, ("no job is interrupted", "a restart costs 60 s"), strict=True
+    ):
+        rows = [row for row in table("reproduction-drs", ours) if row["GB/s"] == "10/6"]
+        loads = [float(row["jobs an hour"]) for row in rows]
+        for column, colour in ((other, MUTED), (ours, BLUE), ("upper bound", GREEN)):
+            axes.plot(loads, [100 * float(row[column]) for row in rows], "o-", color=colour, markersize=4)
+        axes.set_title(title, loc="left")
+        axes.set_xlabel("jobs an hour")
+        axes.set_ylim(50, 102)
+        axes.grid(axis="y")
+    figure.axes[0].set_ylabel("%")
+    return figure
+
+
+def node_price() -> Figure:
+    """Mean response by load of asynchronous jobs: node-price and the best of the other policies."""
+    sets = {"four": "four models", "two": "AlexNet, VGG19", "one": "AlexNet"}
+    rows = table("reproduction-async-sgd-schedulers", "four: `node-price`")
+    key = [("node-price", BLUE), ("best other policy", MUTED), ("simulated, 8 traces", MUTED)]
+    figure = framed("Mean response of asynchronous jobs, by load", key, 2.4, columns=len(sets))
+    loads = [float(row["load"]) for row in rows]
+    for axes, (name, title) in zip(figure.axes, sets.items(), strict=True):
+        for column, colour in ((f"{name}: best other", MUTED), (f"{name}: `node-price`", BLUE)):
+            hours = [numbers(row[column])[0] for row in rows]
+            axes.plot(loads, hours, "o-", color=colour, markersize=4)
+        axes.set_title(title, loc="left")
+        axes.set_xlabel("load")
+        axes.grid(axis="y")
+    figure.axes[0].set_ylabel("hours")
+    return figure
+
+
+PICTURES = {
+    "results.png": results,
+    "does_it_help.png": does_it_help,
+    "compare_link.png": compare_link,
+    "compare_trace.png": compare_trace,
+    "deadlines.png": deadlines,
+    "node_price.png": node_price,
+}
+
+
 def main() -> None:
-    """Draw both."""
+    """Draw them all."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs/pictures"
-    write(results, folder / "results.png")
-    write(does_it_help, folder / "does_it_help.png")
+    for name, draw in PICTURES.items():
+        write(draw, folder / name)
 
 
 if __name__ == "__main__":
