@@ -16,6 +16,7 @@ import numpy as np
 
 from mltcp.core.errors import UsageError
 from placement.simulator.fluid import Iterations
+from placement.simulator.network.outcome import LostTime
 from placement.simulator.network.routing import Route
 from placement.simulator.network.topology import Network
 from placement.simulator.network.traffic import NetworkJob
@@ -140,6 +141,13 @@ class AutoRun:
         self._collect()
         found, self._found = self._found, defaultdict(list)
         return {number: _joined(parts) for number, parts in found.items()}
+
+    @property
+    def lost_time(self) -> LostTime | None:
+        """See `ShareRun.lost_time`."""
+        parts = [lost for run in (self._shares, self._steps) if (lost := run.lost_time) is not None]
+        jobs = len(parts[0].took_ns) if parts else 0
+        return LostTime.joined([(range(jobs), part) for part in parts], jobs) if parts else None
 
     def _begin(self, number: int, contends: bool, hold_ns: float = 0.0, delay_ns: float = 0.0) -> None:
         running, done = self._running[number], self._done[number]

@@ -338,7 +338,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", default="", help="of the known ones, those whose names contain this")
-    parser.add_argument("--exponents", choices=LAWS, metavar="LAW", help="of F in shares of flows without end")
+    parser.add_argument(
+        "--exponents", choices=LAWS, metavar="LAW", help="of F in shares of flows without end"
+    )
     given = parser.parse_args(arguments)
     try:
         if given.exponents:

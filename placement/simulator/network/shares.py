@@ -2,12 +2,12 @@
 
 Rates are weighted max-min fair, with the weight F(bytes_ratio)^e where F is on the increase, and max(1, F)^e where it
 is on the decrease: F is that of the law of the sender, bytes_ratio the share of the bytes of its iteration that a
-connection has sent, and e says how strongly shares follow F. There are no queues, marks or losses. Rates are computed again when a message begins or ends, and after `hold_ns` where F
-changes.
+connection has sent, and e says how strongly shares follow F. There are no queues, marks or losses. Rates are computed
+again when a message begins or ends, and after `hold_ns` where F changes.
 
 The exponents are those of endless flows of constant F: 1 for windows that see the same marks, step by step and in ns-3;
-for DCQCN a third on the increase and twice as much for a decrease beside it, packet by packet. DCQCN favours the job that already sends beyond this, which
-the share mode does not know: its equal jobs part by themselves, here they do not.
+for DCQCN a third on the increase and twice as much for a decrease beside it, packet by packet. DCQCN favours the job
+that already sends beyond this, which the share mode does not know: its equal jobs part by themselves, here they do not.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ EXPONENTS: Mapping[Control, tuple[float, float]] = {
     Control.CONSTANT: (0.0, 0.0),
 }
 """Of F in the weight of a message, on the increase and on the decrease. Those of DCQCN are fitted to packets
-(``python -m tests.network.packets --exponents A``: 0.38 and 0.70; ratios of shares are off by a factor of 1.3, since they
-depend on marks and on the number of flows); those of DELAY are assumed to be those of windows, and were not measured.
+(``python -m tests.network.packets --exponents A``: 0.38 and 0.70; ratios of shares are off by a factor of 1.3, since
+they depend on marks and on the number of flows); those of DELAY are assumed to be those of windows, not measured.
 """
 
 PS = 1000

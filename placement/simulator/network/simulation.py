@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mltcp.core.errors import UsageError, shown
 from placement.simulator.network.failures import NetworkChange
-from placement.simulator.network.outcome import JobCourse, LinkUse, NetworkOutcome
+from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
 from placement.simulator.network.topology import CLASSES, Network
 from placement.simulator.network.traffic import NetworkJob, Routes
 
@@ -38,6 +38,8 @@ class SimulationSettings:
         seed: of all that is drawn.
         duration_ns: when to stop, unless all jobs have ended before.
         step_ns: of the mode `steps`; None: `default_step_ns`.
+        attributes: whether steps attribute lost time to links and neighbours (`LostTime`), as shares always do; they
+            take longer then.
 
     Raises:
         UsageError: a mode that there is not, or times that are not above 0.
@@ -47,6 +49,7 @@ class SimulationSettings:
     seed: int = 0
     duration_ns: int = 1 << 60
     step_ns: int | None = None
+    attributes: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -137,7 +140,7 @@ def run_steps(
         LinkUse(link.name, *(_use(state, number, name) for name in ("sent", "marked", "dropped", "largest")))
         for number, link in enumerate(network.links)
     )
-    return NetworkOutcome(courses, links, ended)
+    return NetworkOutcome(courses, links, ended, _lost(state) if settings.attributes else None)
 
 
 def _alone_ns(
@@ -159,7 +162,7 @@ def _alone_ns(
     numbers = {link: number for number, link in enumerate(sorted({link for way in ways for link in way}))}
     own = replace(network, links=tuple(network.links[link] for link in numbers))
     routes = [[tuple(numbers[link] for link in way) for way in ways]]
-    state, _ = _run(own, [single], routes, replace(settings, duration_ns=1 << 60), step_ns)
+    state, _ = _run(own, [single], routes, replace(settings, duration_ns=1 << 60, attributes=False), step_ns)
     begins_ns, ends_ns = _iterations(state)[0]
     alone_ns = float((ends_ns - begins_ns).min())
     if alone_ns == 0:
@@ -179,8 +182,11 @@ def _run(
     from placement.simulator.network.steps.build import build
     from placement.simulator.network.steps.changes import changed
     from placement.simulator.network.steps.loop import TO_STEP, TO_TIME, UNFINISHED, advance, begin_jobs
+    from placement.simulator.network.steps.lost import attributing
 
     state = build(network, jobs, routes, settings.seed)
+    if settings.attributes:
+        state = attributing(state)
     begin_jobs(state)
     for change in changes:
         if change.at_ns >= settings.duration_ns or not state.counts[UNFINISHED]:
@@ -188,6 +194,12 @@ def _run(
         advance(state, step_ns, change.at_ns, TO_STEP)
         state = changed(state, network, change.at_ns, change.down, dict(enumerate(change.routes or ())))
     return state, int(advance(state, step_ns, settings.duration_ns, TO_TIME))
+
+
+def _lost(state: StepState) -> LostTime:
+    from placement.simulator.network.steps.lost import lost_time
+
+    return lost_time(state)
 
 
 def _iterations(state: StepState) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -232,7 +244,7 @@ def _run_auto(
     if alone:
         runs.append((alone, by_shares))
     courses: dict[int, JobCourse] = {}
-    outcomes = []
+    outcomes, lost = [], []
     for group, of_group in runs:
         outcome = simulate(
             network,
@@ -243,11 +255,14 @@ def _run_auto(
         )
         courses.update(zip(group, outcome.jobs, strict=True))
         outcomes.append(outcome)
+        if outcome.lost is not None:
+            lost.append((group, outcome.lost))
     links = tuple(_joined(uses) for uses in zip(*(outcome.links for outcome in outcomes), strict=True))
     return NetworkOutcome(
         tuple(courses[number] for number in range(len(jobs))),
         links,
         max(outcome.ended_ns for outcome in outcomes),
+        LostTime.joined(lost, len(jobs)) if settings.attributes else None,
     )
 
 
