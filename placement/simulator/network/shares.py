@@ -463,8 +463,8 @@ def _filled(record: np.dtype, names: Sequence[str], rows: Sequence[tuple]) -> np
 
 
 def _most_bps(law: NetworkLaw) -> float:
-    """The rate at which a constant rate sends, if it has one."""
-    return dict(law.constants).get("rate_bps", math.inf) if law.control is Control.CONSTANT else math.inf
+    """The rate at which a constant rate sends."""
+    return law.values["rate_bps"] if law.control is Control.CONSTANT else math.inf
 
 
 def _weight(law: NetworkLaw) -> tuple[int, float, float, float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from placement.simulator.network.steps.records import StepState
 
 MODES = ("steps", "shares", "auto")
-_NEGLIGIBLE = 1e-3
+_ROUNDING = 1e-9
 _ALONE_ITERATIONS = 3
 _LARGEST_GROWTH_BYTES = 32e3
 _SHORTEST_STEP_NS, _LONGEST_STEP_NS = 500, 20_000
@@ -230,15 +230,16 @@ def _run_auto(
     settings: SimulationSettings,
     changes: Sequence[NetworkChange],
 ) -> NetworkOutcome:
-    """The mode `auto`: jobs that hold each other up by shares, in steps, group by group; the others by shares.
+    """The mode `auto`: jobs that could contend in steps, group by group, without the rest; the others by shares.
 
-    Two jobs are in a group if one loses more than a thousandth of its time to the other, or both are in one with a
-    third. Groups are simulated without each other.
+    Two jobs are in a group if they could contend on a link, or both are in one with a third.
     """
     by_shares = replace(settings, mode="shares")
     step_ns = settings.step_ns or default_step_ns(network, routes)
     in_steps = replace(settings, mode="steps", step_ns=step_ns)
-    groups = _contending(simulate(network, jobs, routes, by_shares, changes))
+    groups = _groups(
+        network, jobs, [routes, *(change.routes for change in changes if change.routes is not None)]
+    )
     runs = [(group, in_steps) for group in groups if len(group) > 1]
     alone = [group[0] for group in groups if len(group) == 1]
     if alone:
@@ -266,23 +267,55 @@ def _run_auto(
     )
 
 
-def _contending(outcome: NetworkOutcome) -> list[list[int]]:
-    """The groups of jobs that contend, by the time that they lost to each other, and the others, each for itself."""
-    assert outcome.lost is not None
-    lost: dict[tuple[int, int], float] = defaultdict(float)
-    for job, neighbour, lost_ns in zip(
-        outcome.lost.job, outcome.lost.neighbour, outcome.lost.lost_ns, strict=True
-    ):
-        if neighbour >= 0:
-            lost[int(job), int(neighbour)] += float(lost_ns)
-    group_of = {number: [number] for number in range(len(outcome.jobs))}
-    for (job, neighbour), lost_ns in lost.items():
-        course = outcome.jobs[job]
-        whole_ns = float((course.ends_ns - course.begins_ns).sum())
-        if lost_ns > _NEGLIGIBLE * whole_ns and group_of[job] is not group_of[neighbour]:
-            group_of[job] += group_of[neighbour]
-            for number in group_of[neighbour]:
-                group_of[number] = group_of[job]
+def asked_bps(network: Network, job: NetworkJob, routes: Sequence[Sequence[int]]) -> dict[int, float]:
+    """What a job may ask of each of its links at once: all of its connections, each at its highest rate."""
+    rates = [link.rate_bps for link in network.links]
+    peaks: dict[tuple[int, int, int, tuple[int, ...]], float] = {}
+    ways = iter(routes)
+    for step in job.traffic.steps:
+        for message in step.messages:
+            way = tuple(next(ways))
+            key = message.source, message.target, message.connection, way
+            peak = min((rates[link] for link in way), default=0.0)
+            peaks[key] = max(peaks.get(key, 0.0), min(peak, step.rate_bps))
+    asked: dict[int, float] = defaultdict(float)
+    for (*_, way), peak in peaks.items():
+        for link in way:
+            asked[link] = min(rates[link], asked[link] + peak)
+    return dict(asked)
+
+
+def contending_jobs(network: Network, asks_bps: Mapping[int, Mapping[int, float]]) -> list[list[int]]:
+    """For each link of which several jobs may at once ask more than it carries, these jobs.
+
+    Args:
+        network: the links.
+        asks_bps: `asked_bps` of each job.
+    """
+    asked: dict[int, float] = defaultdict(float)
+    users: dict[int, list[int]] = defaultdict(list)
+    for number, asks in asks_bps.items():
+        for link, bps in asks.items():
+            asked[link] += bps
+            users[link].append(number)
+    return [
+        numbers
+        for link, numbers in users.items()
+        if len(numbers) > 1 and asked[link] > network.links[link].rate_bps * (1 + _ROUNDING)
+    ]
+
+
+def _groups(network: Network, jobs: Sequence[NetworkJob], of_times: Sequence[Routes]) -> list[list[int]]:
+    """The groups of jobs that could contend with one of these routes, and the others, each for itself."""
+    group_of = {number: [number] for number in range(len(jobs))}
+    for routes in of_times:
+        asks = {number: asked_bps(network, job, routes[number]) for number, job in enumerate(jobs)}
+        for first, *others in contending_jobs(network, asks):
+            for other in others:
+                if group_of[first] is not group_of[other]:
+                    group_of[first] += group_of[other]
+                    for number in group_of[other]:
+                        group_of[number] = group_of[first]
     return [sorted(group) for number, group in group_of.items() if number == min(group)]
 
 

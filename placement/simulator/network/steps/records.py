@@ -244,5 +244,5 @@ class StepState(NamedTuple):
     rows: Record
     """Of `lost`: of each flow, one for a link that is down, its host's, and its hops."""
     lost: np.ndarray
-    """By row, to each job, and to links that are down: bytes noted in this iteration, nanoseconds of those that have ended.
-    Without columns where lost time is not attributed."""
+    """By row, to each job, and to links that are down: bytes noted in this iteration, and nanoseconds of all that have
+    ended. Without columns where lost time is not attributed."""
