@@ -279,6 +279,7 @@ class JobsInNetwork(ComparisonWorkload):
         duration_ns: after which it ends.
         step_ns: of the mode steps; None for its default.
         failures: of links.
+        attributes: whether the modes steps and auto attribute lost time, as shares always do.
     """
 
     topology: str
@@ -290,6 +291,7 @@ class JobsInNetwork(ComparisonWorkload):
     duration_ns: int = 60 * NS_PER_S
     step_ns: int | None = None
     failures: LinkFailures = NO_FAILURES
+    attributes: bool = False
 
     shown = (
         *("jobs", "iterations", "mean_slowdown", "p99_slowdown", "mean_iteration_s"),
@@ -318,7 +320,7 @@ class JobsInNetwork(ComparisonWorkload):
         table = RoutingTable(self.network)
         routes = [table.routes(job, trace.seed) for job in jobs]
         changes = network_changes(self.failures, self.network, jobs, trace.seed, self.duration_ns)
-        settings = SimulationSettings(self.mode, trace.seed, self.duration_ns, self.step_ns)
+        settings = SimulationSettings(self.mode, trace.seed, self.duration_ns, self.step_ns, self.attributes)
         outcome = simulate(self.network, jobs, routes, settings, changes)
         names = [job.name for job in jobs]
         log, ways = OutageLog(self.network), dict(zip(names, routes, strict=True))

@@ -1,9 +1,8 @@
 """The mode auto for jobs that come and go: in steps while they could contend with others, by shares while they cannot.
 
-Jobs could contend on a link if all that they may send over it at once is more than it carries. When jobs come, leave or
-get other routes, those for which that changes go on in the other mode: at once if they have not begun yet, or else when
-their current iteration has ended, with a congestion control that begins anew. Until then they and their new neighbours
-do not see each other.
+Which jobs could is said by `simulation.contending_jobs`. When jobs come, leave or get other routes, those for which
+that changes go on in the other mode: at once if they have not begun yet, or else when their current iteration has
+ended, with a congestion control that begins anew. Until then they and their new neighbours do not see each other.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ import numpy as np
 
 from mltcp.core.errors import UsageError
 from placement.simulator.fluid import Iterations
+from placement.simulator.network.outcome import LostTime
 from placement.simulator.network.routing import Route
+from placement.simulator.network.simulation import asked_bps, contending_jobs
 from placement.simulator.network.topology import Network
 from placement.simulator.network.traffic import NetworkJob
 from placement.simulator.share_run import ShareRun
 from placement.simulator.step_run import StepRun
-
-_ROUNDING = 1e-9
 
 
 @dataclass
@@ -80,7 +79,7 @@ class AutoRun:
             silence_ns,
             self.now_ns + hold_ns,
             self._done[number] + job.iterations,
-            _asks_bps(self._network, job, routes),
+            asked_bps(self._network, job, routes),
             self._shares,
         )
         contending = self._contending()
@@ -101,7 +100,7 @@ class AutoRun:
             run.change_links(down, own)
         for number, ways in routes.items():
             running = self._running[number]
-            running.routes, running.asks_bps = ways, _asks_bps(self._network, running.job, ways)
+            running.routes, running.asks_bps = ways, asked_bps(self._network, running.job, ways)
         self._plan(self._contending())
 
     def delay(self, number: int, by_ns: float) -> None:
@@ -141,6 +140,13 @@ class AutoRun:
         found, self._found = self._found, defaultdict(list)
         return {number: _joined(parts) for number, parts in found.items()}
 
+    @property
+    def lost_time(self) -> LostTime | None:
+        """See `ShareRun.lost_time`."""
+        parts = [lost for run in (self._shares, self._steps) if (lost := run.lost_time) is not None]
+        jobs = len(parts[0].took_ns) if parts else 0
+        return LostTime.joined([(range(jobs), part) for part in parts], jobs) if parts else None
+
     def _begin(self, number: int, contends: bool, hold_ns: float = 0.0, delay_ns: float = 0.0) -> None:
         running, done = self._running[number], self._done[number]
         running.run = self._steps if contends else self._shares
@@ -168,19 +174,8 @@ class AutoRun:
 
     def _contending(self) -> set[int]:
         """The jobs that could contend with others."""
-        asked_bps: dict[int, float] = defaultdict(float)
-        users: dict[int, list[int]] = defaultdict(list)
-        for number, running in self._running.items():
-            for link, bps in running.asks_bps.items():
-                asked_bps[link] += bps
-                users[link].append(number)
-        links = self._network.links
-        return {
-            number
-            for link, numbers in users.items()
-            if len(numbers) > 1 and asked_bps[link] > links[link].rate_bps * (1 + _ROUNDING)
-            for number in numbers
-        }
+        asks = {number: running.asks_bps for number, running in self._running.items()}
+        return {number for jobs in contending_jobs(self._network, asks) for number in jobs}
 
     def _advance(self, until_ns: float) -> tuple[int, ...]:
         """Advance both until a time, or until jobs leave one of them; returns these jobs.
@@ -203,24 +198,6 @@ class AutoRun:
         for run in (self._shares, self._steps):
             for number, iterations in run.iterations().items():
                 self._found[number].append(iterations)
-
-
-def _asks_bps(network: Network, job: NetworkJob, routes: Sequence[Route]) -> dict[int, float]:
-    """What a job may ask of each of its links at once: all of its connections, each at its highest rate."""
-    rates = [link.rate_bps for link in network.links]
-    peaks: dict[tuple[int, int, int, Route], float] = {}
-    ways = iter(routes)
-    for step in job.traffic.steps:
-        for message in step.messages:
-            way = tuple(next(ways))
-            key = message.source, message.target, message.connection, way
-            peak = min((rates[link] for link in way), default=0.0)
-            peaks[key] = max(peaks.get(key, 0.0), min(peak, step.rate_bps))
-    asked: dict[int, float] = defaultdict(float)
-    for (*_, way), peak in peaks.items():
-        for link in way:
-            asked[link] = min(rates[link], asked[link] + peak)
-    return dict(asked)
 
 
 def _joined(parts: Sequence[Iterations]) -> Iterations:

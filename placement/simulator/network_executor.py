@@ -44,7 +44,7 @@ class TrafficControl:
     Attributes:
         controls: the congestion control of each job.
         gate: the policy that admits what they send; None: they send when they can.
-        mode: one of `TRACE_MODES`; only `shares` has gates, rivals and lost time.
+        mode: one of `TRACE_MODES`; only `shares` has gates and rivals.
         step_ns: of the modes `steps` and `auto`; None: by the network.
         rival: decides about routes, traffic classes and moves; None: ECMP, one class, and the scheduler. A network
             whose links fail has none.
@@ -66,8 +66,7 @@ class TrafficControl:
     def __post_init__(self) -> None:
         if self.mode not in TRACE_MODES:
             raise UsageError(f"mode: expected one of {', '.join(TRACE_MODES)}, got {shown(self.mode)}")
-        of_shares = (("gate", self.gate), ("rival", self.rival), ("attributes", self.attributes or None))
-        for field, value in of_shares:
+        for field, value in (("gate", self.gate), ("rival", self.rival)):
             if value is not None and self.mode != TRACE_MODES[0]:
                 raise UsageError(f"{field}: expected in the mode {TRACE_MODES[0]} only, got {self.mode}")
         if self.rival is not None and self.failures != NO_FAILURES:
@@ -145,7 +144,7 @@ class NetworkExecutor(FluidExecutor):
     @property
     def losses(self) -> dict[str, Any]:
         """``lost`` and ``lost_by_job`` (`LostTime`), as JSON has them; None unless lost time is attributed."""
-        lost = self._run.lost_time if isinstance(self._run, ShareRun) else None
+        lost = self._run.lost_time
         if lost is None:
             return {"lost": None, "lost_by_job": None}
         links = [link.name for link in self._network_cluster.network.links]
@@ -160,7 +159,8 @@ class NetworkExecutor(FluidExecutor):
         if control.mode == "shares":
             self._run = self._shares(widest, laws)
         else:
-            steps = StepRun(network, widest, laws, self._seed, control.step_ns or shortest_step_ns(network))
+            step_ns = control.step_ns or shortest_step_ns(network)
+            steps = StepRun(network, widest, laws, self._seed, step_ns, control.attributes)
             is_auto = control.mode == "auto"
             self._run = AutoRun(network, self._shares(widest, laws), steps) if is_auto else steps
         return self._run

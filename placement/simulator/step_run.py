@@ -16,14 +16,19 @@ from placement.model.compiled import compiled
 from placement.simulator.exact.event_heap import drop
 from placement.simulator.fluid import Iterations
 from placement.simulator.network.laws.network_law import NetworkLaw
+from placement.simulator.network.outcome import LostTime
 from placement.simulator.network.routing import Route
 from placement.simulator.network.steps.build import build
 from placement.simulator.network.steps.changes import changed, take_off, with_hops, with_levels
 from placement.simulator.network.steps.iterations import ACTIVE, UNFINISHED, begin_iteration
 from placement.simulator.network.steps.loop import TO_END, advance, list_active
+from placement.simulator.network.steps.lost import attributing, lost_time, with_rows
 from placement.simulator.network.steps.records import HOP, StepState
 from placement.simulator.network.topology import Network
 from placement.simulator.network.traffic import NetworkJob, Traffic
+
+_TOTALS = ("took", "waited", "unhindered")
+"""Of a job, over all of its starts."""
 
 
 class StepRun:
@@ -35,6 +40,7 @@ class StepRun:
         laws: of the flows of each job.
         seed: of all that is drawn.
         step_ns: the length of a step.
+        attributes: whether lost time is attributed to links and neighbours.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class StepRun:
         laws: Sequence[NetworkLaw],
         seed: int,
         step_ns: int,
+        attributes: bool = False,
     ) -> None:
         self._network, self._laws, self._seed, self._step_ns = network, laws, seed, step_ns
         jobs = [
@@ -53,6 +60,8 @@ class StepRun:
         # Any link will do: a connection without one would have no flow.
         unplaced = [[(0,)] * len(traffic.messages) for _, traffic in widest]
         self._state = build(network, jobs, unplaced, seed)
+        if attributes:
+            self._state = attributing(self._state)
         self._state.counts[UNFINISHED] = 0
         self._room = self._state.jobs.copy()
         first_steps = self._state.steps[self._room["first_step"]]
@@ -165,6 +174,11 @@ class StepRun:
             self._logged[number] = state.jobs["iteration"][number]
         return found
 
+    @property
+    def lost_time(self) -> LostTime | None:
+        """See `ShareRun.lost_time`."""
+        return lost_time(self._state) if self._state.lost.shape[2] else None
+
     def _running(self) -> np.ndarray:
         return np.asarray(self._state.jobs["iterations"] > self._state.jobs["iteration"])
 
@@ -206,6 +220,8 @@ class StepRun:
             (state.class_bounds, number, own.class_bounds),
         ):
             array[first : first + len(values)] = values
+        if state.lost.shape[2]:
+            self._state = with_rows(state, range(flow, flow + len(own.flows)))
 
     def _law_numbers(self, laws: np.ndarray) -> np.ndarray:
         """The numbers that laws have here; those that are new get one."""
@@ -221,7 +237,7 @@ class StepRun:
         state, done = self._state, int(self._done[number])
         record, row = state.jobs[number], len(state.begins)
         for name in state.jobs.dtype.names:
-            if name not in ("first_step", "first_flow"):
+            if name not in ("first_step", "first_flow", *_TOTALS):
                 record[name] = own.jobs[0][name]
         record["first_row"] = row
         self._state = state._replace(

@@ -35,6 +35,7 @@ _INTEGERS = (
     *(
         "law",
         "remaining",
+        "scales",
         "divides",
         "free_after",
         "active",
@@ -86,7 +87,7 @@ def set_rate(f, rate, now):
 @loop
 def increase(f, now):
     """An increase event of the timer or the byte counter, which has been counted."""
-    step, scale = 0.0, factor(f)
+    step, scale = 0.0, factor(f) if f.scales else 1.0
     if f.law == NS3:  # by the timer alone: additive once, at the stage after fast recovery, then hyper
         if f.timer_count == FAST_RECOVERY + 1:
             step = f.step * scale

@@ -10,9 +10,11 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import product
+from math import exp, log
 from pathlib import Path
 from statistics import fmean
 
@@ -31,6 +33,9 @@ START = {"line": (1.0, 1.0), "quarter": (0.25, 0.25), "quarter-line": (0.25, 1.0
 """The rate and the target at the start of an iteration, of the line rate."""
 F_RANGE = ((1.0, 1.0), (0.25, 2.0), (1 / 3, 16.0))
 """F at the start and the end of an iteration, by `Case.f`."""
+F_ON = {"increase": (1, 0), "decrease": (0, 1), "both": (1, 1)}
+"""What F acts on: whether it scales the increase, and whether it divides the decrease."""
+F_PAIRS = ((1.0, 2.0), (1.0, 4.0), (1.0, 8.0), (2.0, 16.0), (0.5, 2.0), (0.25, 2.0))
 FREE_AFTER = 20
 ITERATIONS = 40
 SHOWN = (0, 1, 2, 3, 5, 7, 9, 14, 19, 39)
@@ -141,7 +146,7 @@ def flows_of(case: Case) -> NDArray[np.void]:
     flows["packets"] = case.packets
     lowest, highest = F_RANGE[int(case.f)]
     flows["slope"], flows["intercept"] = highest - lowest, lowest
-    flows["remaining"] = flows["divides"] = case.f == 2
+    flows["scales"], flows["remaining"], flows["divides"] = 1, case.f == 2, case.f == 2
     flows["free_after"] = FREE_AFTER if case.f == 2 else 1 << 62
     flows["free_step"] = flows["step"] * highest / lowest
     flows["last_cnp"], flows["paused_at"] = -np.inf, np.inf
@@ -183,33 +188,72 @@ def simulate_packets(case: Case, seed: int, iterations: int = ITERATIONS) -> Pac
 
 @dataclass(frozen=True)
 class LongFlows:
-    """Two flows without end: the share of the first, their rate together in bit/s, the queue that packets find."""
+    """Flows without end: the part of each, their rate together in bit/s, the queue that packets find."""
 
-    share: float
+    shares: tuple[float, ...]
     rate_bps: float
     queue_bytes: float
 
+    def exponent(self, factors: Sequence[float]) -> float:
+        """The slope of the logarithm of the shares over that of F, least squares."""
+        return float(np.polyfit(np.log(factors), np.log(self.shares), 1)[0])
+
 
 def simulate_long_flows(
-    case: Case, factors: tuple[float, float], seed: int, seconds: float = 2.0
+    case: Case, factors: Sequence[float], seed: int, seconds: float = 2.0, on: str = "increase"
 ) -> LongFlows:
-    """Two flows with a constant F each, after half a second of warm-up."""
-    flows, switch = flows_of(case), switch_of(case)
+    """Flows with a constant F each, on what it says (`F_ON`), after half a second of warm-up."""
+    count = len(factors)
+    flows, switch = flows_of(replace(case, jobs=count)), switch_of(case)
     flows["packets"], flows["slope"], flows["intercept"], flows["remaining"] = 1e18, 0.0, factors, 0
-    flows["wake"] = np.random.default_rng(seed).uniform(0, 1e5, 2)
-    memory = [np.zeros((2, loop.RING)), np.zeros(loop.RING, np.int64), np.zeros(loop.RING)]
-    times = [np.zeros((2, loop.ROWS)) for _ in range(4)]
+    flows["scales"], flows["divides"] = F_ON[on]
+    flows["wake"] = np.random.default_rng(seed).uniform(0, 1e5, count)
+    memory = [np.zeros((count, loop.RING)), np.zeros(loop.RING, np.int64), np.zeros(loop.RING)]
+    times = [np.zeros((count, loop.ROWS)) for _ in range(4)]
     counts = []
     for until, first_seed in ((0.5e9, seed), (0.5e9 + seconds * 1e9, -1)):
-        loop.run(flows, memory[0], switch[0], *memory[1:], *times, until, 1, first_seed)
+        if loop.run(flows, memory[0], switch[0], *memory[1:], *times, until, 1, first_seed) < 0:
+            raise MltcpError(f"queue: expected fewer than {loop.RING} packets, got more")
         counts.append((flows["sent"].copy(), switch["queue_seen"][0], switch["arrivals"][0]))
     (before, seen_before, arrivals_before), (after, seen, arrivals) = counts
     sent = after - before
     return LongFlows(
-        float(sent[0] / sent.sum()),
+        tuple((sent / sent.sum()).tolist()),
         float(sent.sum() * case.packet * 8 / seconds),
         float((seen - seen_before) / (arrivals - arrivals_before)),
     )
+
+
+def exponents(law: str, seconds: float = 1.0) -> Iterator[str]:
+    """A Markdown table, line by line: how shares of flows without end follow F, and e_i and e_d fitted to all of them.
+
+    Half of two, four or eight flows have one F and half the other; shares go with F^e_i on the increase and
+    max(1, F)^e_d on the decrease.
+    """
+    counts, rows = (2, 4, 8), []
+    yield "| WRED, F on | " + " | ".join(f"{low:g}:{high:g}" for low, high in F_PAIRS) + " |"
+    yield "|---|" + "---|" * len(F_PAIRS)
+    for wred, (on, (scales, divides)) in product(WRED, F_ON.items()):
+        cells = []
+        for pair in F_PAIRS:
+            cell = []
+            for count in counts:
+                factors = sorted(pair * (count // 2))
+                low, high = pair
+                try:
+                    found = simulate_long_flows(Case(law=law, wred=wred), factors, 1, seconds, on)
+                except MltcpError:  # no mark is heeded in time
+                    continue
+                cell.append(found.exponent(factors))
+                on_cuts = log(max(1, high) / max(1, low))
+                rows.append((scales * log(high / low), divides * on_cuts, cell[-1] * log(high / low)))
+            cells.append(" ".join(f"{each:.2f}" for each in cell))
+        yield f"| {wred}, {on} | {' | '.join(cells)} |"
+    for name, kept in (("all", rows), ("without F on the decrease alone", [row for row in rows if row[0]])):
+        values = np.array(kept)
+        (e_i, e_d), *_ = np.linalg.lstsq(values[:, :2], values[:, 2], rcond=None)
+        off = values[:, :2] @ (e_i, e_d) - values[:, 2]
+        yield f"{name}: e_i {e_i:.2f}, e_d {e_d:.2f}; ratio of two shares off by a factor of {exp(off.std()):.2f}"
 
 
 def within(value: float, values: list[float], margin: float) -> bool:
@@ -294,8 +338,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", default="", help="of the known ones, those whose names contain this")
+    parser.add_argument(
+        "--exponents", choices=LAWS, metavar="LAW", help="of F in shares of flows without end"
+    )
     given = parser.parse_args(arguments)
     try:
+        if given.exponents:
+            for line in exponents(given.exponents):
+                print(line, flush=True)
+            return 0
         if given.case is None:
             rows = [row for row in json.loads(DATA.read_text())["cases"] if given.only in row["case"]]
             for line in compared(rows, given.seeds):

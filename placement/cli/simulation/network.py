@@ -139,11 +139,11 @@ together. OPTIONS of Cassini are loops=discard (or joint), worthwhile=X, metric=
 link, none), angles=N and candidates=N: themis+cassini@loops=discard:worthwhile=0 is the thesis' own. A RIVAL is
 {", ".join(RIVALS)}.
 
-A CONTROL is reno, cubic, dctcp, dcqcn, delay or constant, or mltcp_ and one of these, with modifiers after an @:
-mltcp_dcqcn@remaining:both (a shape of F; whether it scales the increase, the decrease or both), @slope=2:intercept=0.5,
-constants of the control, by their names (timer=100us, state=ns3), or fair=job (of a window in packets, in steps: the
-flows that a host sends for a job grow together like one). Of F on DCQCN, mltcp_dcqcn@recover is the one by which jobs
-were not seen to lose (docs/dcqcn.md). mltcp_dcqcn:0.5+dcqcn mixes them:
+A CONTROL is reno, cubic, dctcp, dcqcn, delay or constant (rate_bps=1e9), or mltcp_ and one of these, with modifiers
+after an @: mltcp_dcqcn@remaining:both (a shape of F; whether it scales the increase, the decrease or both),
+@slope=2:intercept=0.5, constants of the control, by their names (timer=100us, state=ns3), or fair=job (of a window in
+packets, in steps: the flows that a host sends for a job grow together like one). Of F on DCQCN, mltcp_dcqcn@recover is
+the one by which jobs were not seen to lose (docs/dcqcn.md). mltcp_dcqcn:0.5+dcqcn mixes them:
 CONTROL:WHICH+...+CONTROL, where WHICH is a share of the jobs, drawn by the seed, or a pattern of their names
 (mltcp_dcqcn:vgg16-*+dcqcn), or, after hosts=, of the hosts that send with it (mltcp_dcqcn:hosts=0.5+dcqcn). Each model
 may have its own: vgg19=dcqcn@timer=100us+vgg19=dcqcn@timer=125us are two laws for two jobs, in their order.
@@ -166,12 +166,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     trace = command.add_argument_group("options of --trace")
     for name, metavar, text in _OF_TRACES:
         trace.add_argument(name, metavar=metavar, help=text)
-    trace.add_argument(
-        "--attribute",
-        action="store_true",
-        default=None,
-        help="say what each job lost to which other one on which link (mode shares; takes up to twice as long)",
-    )
     add_cut(command)
     run = command.add_argument_group("simulation")
     run.add_argument(
@@ -185,6 +179,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     run.add_argument("--mode", choices=MODES, help="(default steps, of a trace shares)")
     run.add_argument("--step-us", metavar="US", help="of steps (default: by the network)")
+    run.add_argument(
+        "--attribute",
+        action="store_true",
+        help="say what each job lost to which other one on which link (takes up to twice as long; --jobs by shares do)",
+    )
     failing = command.add_argument_group("links that fail")
     failing.add_argument(
         "--fail", nargs="+", metavar="LINK", help="A->B@FROM[:UNTIL] in seconds; A<->B for both directions"
@@ -236,7 +235,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> ComparisonPlan[JobsInNetwork]:
-    _refuse(options, (*_OF_TRACES, ("--attribute", "", "")), "--trace")
+    _refuse(options, _OF_TRACES, "--trace")
     if cut_of(options) != WHOLE:
         raise UsageError("--from, --hours, --keep and --scale: expected with --trace only")
     controls = parse_names(options.control, str, "--control")
@@ -260,6 +259,7 @@ def _plan(options: argparse.Namespace) -> ComparisonPlan[JobsInNetwork]:
         round(duration_s * NS_PER_S),
         _step_ns(options),
         _failures(options, network, seeds[0].seed),
+        options.attribute,
     )
     for control in controls:
         workload.variants(control)
@@ -326,7 +326,7 @@ def _trace_plan(options: argparse.Namespace) -> ComparisonPlan[TracesInNetwork]:
             mode,
             _step_ns(options),
             _failures(options, network, seeds[0]),
-            bool(options.attribute),
+            options.attribute,
         ),
         names,
         traces,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,11 +53,13 @@ class LostTime:
     """The time that jobs lost to each other, in all iterations that have ended: one entry a job, neighbour and link.
 
     A message that has less than it would have alone, because a link of its way is full, loses 1 - rate / peak of the
-    time. This is divided among the others on that link, in proportion to the rates that they have there. Of an
-    iteration it is counted along its critical path: the messages and the computing that determined its end. So the
-    durations of a job's iterations (`took_ns`) add up to what it lost, `waited_ns`, and `unhindered_ns`, what it would
-    have taken along these paths at full rates. A job is its own neighbour where its messages share a link.
-    While a link of its way is down, a message loses all of the time to that link.
+    time. This is divided among the others on that link, in proportion to the rates that they have there. In steps that
+    link is the one with the longest queue, and what a control has yet to recover from, when the queue has gone, is lost
+    to whom it was before (`steps.lost`). Of an iteration it is counted along its critical path: the messages and the
+    computing that determined its end. So the durations of a job's iterations (`took_ns`) add up to what it lost,
+    `waited_ns`, and `unhindered_ns`, what it would have taken along these paths at full rates. A job is its own
+    neighbour where its messages share a link, and in steps for what its control loses alone. While a link of its way is
+    down, a message loses all of the time to that link.
 
     Attributes:
         job, neighbour, link: numbers, as in the outcome; neighbour -1 where the link was down.
@@ -72,6 +75,24 @@ class LostTime:
     took_ns: NDArray[np.float64]
     unhindered_ns: NDArray[np.float64]
     waited_ns: NDArray[np.float64]
+
+    @classmethod
+    def joined(cls, parts: Sequence[tuple[Sequence[int], LostTime]], jobs: int) -> LostTime:
+        """Of so many jobs, from parts that number theirs as they say; what two of them have in common is added up."""
+        found: dict[tuple[int, int, int], float] = defaultdict(float)
+        of_jobs = np.zeros((3, jobs))
+        for numbers, part in parts:
+            for job, neighbour, link, lost_ns in zip(
+                part.job, part.neighbour, part.link, part.lost_ns, strict=True
+            ):
+                other = numbers[neighbour] if neighbour >= 0 else -1
+                found[numbers[job], other, int(link)] += float(lost_ns)
+            of_jobs[:, numbers] += part.took_ns, part.unhindered_ns, part.waited_ns
+        keys = sorted(found)
+        job, neighbour, link = np.array(keys, np.int64).reshape(-1, 3).T
+        took_ns, unhindered_ns, waited_ns = of_jobs
+        lost_ns = np.array([found[key] for key in keys], float)
+        return cls(job, neighbour, link, lost_ns, took_ns, unhindered_ns, waited_ns)
 
     def entries(self, jobs: Sequence[str], links: Sequence[str]) -> list[dict[str, Any]]:
         """Each entry with the names of jobs and links as JSON has it; its neighbour is None where the link was down."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mltcp.core.errors import UsageError, shown
 from placement.simulator.network.failures import NetworkChange
-from placement.simulator.network.outcome import JobCourse, LinkUse, NetworkOutcome
+from placement.simulator.network.outcome import JobCourse, LinkUse, LostTime, NetworkOutcome
 from placement.simulator.network.topology import CLASSES, Network
 from placement.simulator.network.traffic import NetworkJob, Routes
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from placement.simulator.network.steps.records import StepState
 
 MODES = ("steps", "shares", "auto")
-_NEGLIGIBLE = 1e-3
+_ROUNDING = 1e-9
 _ALONE_ITERATIONS = 3
 _LARGEST_GROWTH_BYTES = 32e3
 _SHORTEST_STEP_NS, _LONGEST_STEP_NS = 500, 20_000
@@ -38,6 +38,8 @@ class SimulationSettings:
         seed: of all that is drawn.
         duration_ns: when to stop, unless all jobs have ended before.
         step_ns: of the mode `steps`; None: `default_step_ns`.
+        attributes: whether steps attribute lost time to links and neighbours (`LostTime`), as shares always do; they
+            take longer then.
 
     Raises:
         UsageError: a mode that there is not, or times that are not above 0.
@@ -47,6 +49,7 @@ class SimulationSettings:
     seed: int = 0
     duration_ns: int = 1 << 60
     step_ns: int | None = None
+    attributes: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -137,7 +140,7 @@ def run_steps(
         LinkUse(link.name, *(_use(state, number, name) for name in ("sent", "marked", "dropped", "largest")))
         for number, link in enumerate(network.links)
     )
-    return NetworkOutcome(courses, links, ended)
+    return NetworkOutcome(courses, links, ended, _lost(state) if settings.attributes else None)
 
 
 def _alone_ns(
@@ -159,7 +162,7 @@ def _alone_ns(
     numbers = {link: number for number, link in enumerate(sorted({link for way in ways for link in way}))}
     own = replace(network, links=tuple(network.links[link] for link in numbers))
     routes = [[tuple(numbers[link] for link in way) for way in ways]]
-    state, _ = _run(own, [single], routes, replace(settings, duration_ns=1 << 60), step_ns)
+    state, _ = _run(own, [single], routes, replace(settings, duration_ns=1 << 60, attributes=False), step_ns)
     begins_ns, ends_ns = _iterations(state)[0]
     alone_ns = float((ends_ns - begins_ns).min())
     if alone_ns == 0:
@@ -179,8 +182,11 @@ def _run(
     from placement.simulator.network.steps.build import build
     from placement.simulator.network.steps.changes import changed
     from placement.simulator.network.steps.loop import TO_STEP, TO_TIME, UNFINISHED, advance, begin_jobs
+    from placement.simulator.network.steps.lost import attributing
 
     state = build(network, jobs, routes, settings.seed)
+    if settings.attributes:
+        state = attributing(state)
     begin_jobs(state)
     for change in changes:
         if change.at_ns >= settings.duration_ns or not state.counts[UNFINISHED]:
@@ -188,6 +194,12 @@ def _run(
         advance(state, step_ns, change.at_ns, TO_STEP)
         state = changed(state, network, change.at_ns, change.down, dict(enumerate(change.routes or ())))
     return state, int(advance(state, step_ns, settings.duration_ns, TO_TIME))
+
+
+def _lost(state: StepState) -> LostTime:
+    from placement.simulator.network.steps.lost import lost_time
+
+    return lost_time(state)
 
 
 def _iterations(state: StepState) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -218,21 +230,22 @@ def _run_auto(
     settings: SimulationSettings,
     changes: Sequence[NetworkChange],
 ) -> NetworkOutcome:
-    """The mode `auto`: jobs that hold each other up by shares, in steps, group by group; the others by shares.
+    """The mode `auto`: jobs that could contend in steps, group by group, without the rest; the others by shares.
 
-    Two jobs are in a group if one loses more than a thousandth of its time to the other, or both are in one with a
-    third. Groups are simulated without each other.
+    Two jobs are in a group if they could contend on a link, or both are in one with a third.
     """
     by_shares = replace(settings, mode="shares")
     step_ns = settings.step_ns or default_step_ns(network, routes)
     in_steps = replace(settings, mode="steps", step_ns=step_ns)
-    groups = _contending(simulate(network, jobs, routes, by_shares, changes))
+    groups = _groups(
+        network, jobs, [routes, *(change.routes for change in changes if change.routes is not None)]
+    )
     runs = [(group, in_steps) for group in groups if len(group) > 1]
     alone = [group[0] for group in groups if len(group) == 1]
     if alone:
         runs.append((alone, by_shares))
     courses: dict[int, JobCourse] = {}
-    outcomes = []
+    outcomes, lost = [], []
     for group, of_group in runs:
         outcome = simulate(
             network,
@@ -243,31 +256,66 @@ def _run_auto(
         )
         courses.update(zip(group, outcome.jobs, strict=True))
         outcomes.append(outcome)
+        if outcome.lost is not None:
+            lost.append((group, outcome.lost))
     links = tuple(_joined(uses) for uses in zip(*(outcome.links for outcome in outcomes), strict=True))
     return NetworkOutcome(
         tuple(courses[number] for number in range(len(jobs))),
         links,
         max(outcome.ended_ns for outcome in outcomes),
+        LostTime.joined(lost, len(jobs)) if settings.attributes else None,
     )
 
 
-def _contending(outcome: NetworkOutcome) -> list[list[int]]:
-    """The groups of jobs that contend, by the time that they lost to each other, and the others, each for itself."""
-    assert outcome.lost is not None
-    lost: dict[tuple[int, int], float] = defaultdict(float)
-    for job, neighbour, lost_ns in zip(
-        outcome.lost.job, outcome.lost.neighbour, outcome.lost.lost_ns, strict=True
-    ):
-        if neighbour >= 0:
-            lost[int(job), int(neighbour)] += float(lost_ns)
-    group_of = {number: [number] for number in range(len(outcome.jobs))}
-    for (job, neighbour), lost_ns in lost.items():
-        course = outcome.jobs[job]
-        whole_ns = float((course.ends_ns - course.begins_ns).sum())
-        if lost_ns > _NEGLIGIBLE * whole_ns and group_of[job] is not group_of[neighbour]:
-            group_of[job] += group_of[neighbour]
-            for number in group_of[neighbour]:
-                group_of[number] = group_of[job]
+def asked_bps(network: Network, job: NetworkJob, routes: Sequence[Sequence[int]]) -> dict[int, float]:
+    """What a job may ask of each of its links at once: all of its connections, each at its highest rate."""
+    rates = [link.rate_bps for link in network.links]
+    peaks: dict[tuple[int, int, int, tuple[int, ...]], float] = {}
+    ways = iter(routes)
+    for step in job.traffic.steps:
+        for message in step.messages:
+            way = tuple(next(ways))
+            key = message.source, message.target, message.connection, way
+            peak = min((rates[link] for link in way), default=0.0)
+            peaks[key] = max(peaks.get(key, 0.0), min(peak, step.rate_bps))
+    asked: dict[int, float] = defaultdict(float)
+    for (*_, way), peak in peaks.items():
+        for link in way:
+            asked[link] = min(rates[link], asked[link] + peak)
+    return dict(asked)
+
+
+def contending_jobs(network: Network, asks_bps: Mapping[int, Mapping[int, float]]) -> list[list[int]]:
+    """For each link of which several jobs may at once ask more than it carries, these jobs.
+
+    Args:
+        network: the links.
+        asks_bps: `asked_bps` of each job.
+    """
+    asked: dict[int, float] = defaultdict(float)
+    users: dict[int, list[int]] = defaultdict(list)
+    for number, asks in asks_bps.items():
+        for link, bps in asks.items():
+            asked[link] += bps
+            users[link].append(number)
+    return [
+        numbers
+        for link, numbers in users.items()
+        if len(numbers) > 1 and asked[link] > network.links[link].rate_bps * (1 + _ROUNDING)
+    ]
+
+
+def _groups(network: Network, jobs: Sequence[NetworkJob], of_times: Sequence[Routes]) -> list[list[int]]:
+    """The groups of jobs that could contend with one of these routes, and the others, each for itself."""
+    group_of = {number: [number] for number in range(len(jobs))}
+    for routes in of_times:
+        asks = {number: asked_bps(network, job, routes[number]) for number, job in enumerate(jobs)}
+        for first, *others in contending_jobs(network, asks):
+            for other in others:
+                if group_of[first] is not group_of[other]:
+                    group_of[first] += group_of[other]
+                    for number in group_of[other]:
+                        group_of[number] = group_of[first]
     return [sorted(group) for number, group in group_of.items() if number == min(group)]
 
 

@@ -23,6 +23,7 @@ from placement.simulator.network.steps.records import (
     LINK,
     MESSAGE,
     MET,
+    NOTED,
     STEP,
     StepState,
 )
@@ -95,6 +96,8 @@ def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: in
         np.zeros(len(hops), np.uint32),
         np.zeros(depth + 1, np.int64),
         np.array([0, 0, 0, 0, len(jobs), 0], np.int64),
+        np.zeros(0, NOTED),
+        np.zeros((2, 0, 0)),
     )
 
 
@@ -241,7 +244,7 @@ def _jobs(
             for each in part.messages:
                 key = (number, each.source, each.target, each.connection)
                 flow = flows[key] if next(ways_left) else -1
-                messages[message] = (step + place, flow, each.size_bytes, part.rate_bps * _BPS, -1)
+                messages[message] = (step + place, flow, each.size_bytes, part.rate_bps * _BPS, -1, 0, -1)
                 message += 1
         step += len(job.traffic.steps)
     return records, steps, messages, np.array(nexts, np.int64)

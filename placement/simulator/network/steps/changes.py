@@ -16,6 +16,7 @@ from placement.simulator.network.laws.sending import begin_sending
 from placement.simulator.network.steps.build import flow_ways, levels_of, set_way
 from placement.simulator.network.steps.iterations import ACTIVE, CHANGED, LEAVES, NOW, activate
 from placement.simulator.network.steps.loop import list_active
+from placement.simulator.network.steps.lost import note_outage, with_rows
 from placement.simulator.network.steps.records import HOP, StepState
 from placement.simulator.network.topology import Network
 
@@ -43,11 +44,19 @@ def changed(
             if flow >= 0 and ways[flow] != tuple(way)
         }
     for flow, way in moved.items():
+        if not state.flows["is_cut"][flow]:
+            state.flows["cut_at"][flow] = at_ns
         state = _rerouted(state, network, flow, way)
     if moved:
         state = with_levels(state, len(network.links))
     is_down = np.zeros(len(network.links), np.bool_)
     is_down[list(down)] = True
+    if state.lost.shape[2]:
+        for flow, way in enumerate(flow_ways(state.links, state.flows, state.hops)):
+            cut_by = [link for link in way if is_down[link]]
+            row = state.flows["first_row"][flow]
+            if cut_by and not state.flows["is_cut"][flow] and state.rows["link"][row] != cut_by[0]:
+                state = note_outage(state, flow, cut_by[0])
     set_down(state, is_down, at_ns)
     return state
 
@@ -61,6 +70,11 @@ def _rerouted(state: StepState, network: Network, number: int, way: tuple[int, .
     hops = state.hops[flow["first_hop"] : flow["first_hop"] + len(way) - 1]
     hops["flow"] = number
     set_way(network, state.links, flow, hops, way)
+    if state.lost.shape[2]:
+        old = int(flow["first_row"])
+        state = with_rows(state, [number])
+        new = int(flow["first_row"])
+        state.rows["link"][new], state.lost[0, new] = state.rows["link"][old], state.lost[0, old]
     return state
 
 
@@ -90,8 +104,12 @@ def set_down(state: StepState, down: np.ndarray, now: int) -> None:
             is_down = is_down or down[state.links[state.hops[h].link].port]
         if is_down and flow.is_cut == 0:
             take_off(state, number)
+            flow.cut_at = now
         elif not is_down and flow.is_cut:
             flow.is_cut = 0
+            if flow.head >= 0 and state.lost.shape[2] > 0:
+                cut_at = max(flow.cut_at, state.messages[flow.head].begun)
+                state.lost[0, flow.first_row, state.lost.shape[2] - 1] += (now - cut_at) * flow.narrowest
             if flow.head >= 0:
                 begin_sending(state.laws[flow.law], flow, now, False)
                 flow.began = NEVER

@@ -8,6 +8,7 @@ from placement.model.compiled import compiled
 from placement.simulator.exact.event_heap import NEVER, pop, put, soonest
 from placement.simulator.network.laws.sending import begin_sending
 from placement.simulator.network.laws.state import Record
+from placement.simulator.network.steps.lost import follow_back
 from placement.simulator.network.steps.records import StepState
 from placement.simulator.network.topology import CLASSES
 
@@ -36,11 +37,12 @@ def begin_iteration(state: StepState, job_number: int, now: int) -> None:
     job.began, job.latest = now, now
     job.pending, job.is_silent = job.steps, 1
     now += job.delay
-    job.delay = 0
+    job.shifted, job.delay = job.delay, 0
     noise = int(state.noise[job.first_row + job.iteration])
     for number in range(job.first_step, job.first_step + job.steps):
         step = state.steps[number]
         step.waiting = step.waits
+        step.begun, step.waited = now, -1
         if step.waits == 0:
             put(state.events, number, now + max(0, step.compute + noise))
 
@@ -57,6 +59,7 @@ def handle_events(state: StepState, until: int) -> None:
         else:
             step_number = state.messages[item - len(state.steps)].step
             state.steps[step_number].pending -= 1
+            state.steps[step_number].last = item - len(state.steps)
         if state.steps[step_number].pending == 0:
             _end_step(state, step_number, now)
 
@@ -64,12 +67,13 @@ def handle_events(state: StepState, until: int) -> None:
 @compiled
 def _send_messages(state: StepState, number: int, now: int) -> None:
     step = state.steps[number]
-    step.pending = step.messages
+    step.pending, step.last = step.messages, -1
     job = state.jobs[step.job]
     if job.is_silent and step.messages > 0:
         job.is_silent, job.told, job.first_sent = 0, 1, now
     for m in range(step.first_message, step.first_message + step.messages):
         message = state.messages[m]
+        message.begun, message.waited = now, -1
         if message.size <= 0 or (message.flow < 0 and message.most == math.inf):
             step.pending -= 1
         elif message.flow < 0:
@@ -90,6 +94,7 @@ def _send(state: StepState, m: int, now: int) -> None:
         flow.iteration_left = flow.iteration_bytes
     if flow.head >= 0:
         state.messages[flow.tail].next = m
+        message.waited = flow.tail
         flow.tail = m
         return
     flow.tail = m
@@ -117,7 +122,7 @@ def _begin_message(state: StepState, flow: Record, m: int, at: int) -> None:
         _choose_class(state, flow)
     flow.head = m
     flow.left = state.messages[m].size
-    flow.began = at
+    flow.began = state.messages[m].begun = at
 
 
 @compiled
@@ -189,6 +194,7 @@ def _end_step(state: StepState, number: int, now: int) -> None:
         follower = state.steps[state.nexts[i]]
         follower.waiting -= 1
         if follower.waiting == 0:
+            follower.begun, follower.waited = now, number
             put(state.events, state.nexts[i], now + follower.compute)
     job = state.jobs[step.job]
     job.pending -= 1
@@ -198,6 +204,8 @@ def _end_step(state: StepState, number: int, now: int) -> None:
     state.begins[row], state.ends[row], state.marks[row] = job.began, now, 0.0
     for f in range(job.first_flow, job.first_flow + job.flows):
         state.marks[row] += state.flows[f].marked_in_all
+    if state.lost.shape[2] > 0:
+        follow_back(state, step.job, number, now)
     job.iteration += 1
     job.told = 0 if job.delay > 0 else job.told
     if job.iteration < job.iterations:

@@ -26,6 +26,7 @@ from placement.simulator.network.steps.iterations import (
     finish_message,
     handle_events,
 )
+from placement.simulator.network.steps.lost import note_lost
 from placement.simulator.network.steps.records import HISTORY, StepState
 from placement.simulator.network.topology import CLASSES
 
@@ -110,6 +111,8 @@ def _step(state: StepState, now: int, step_ns: int) -> None:
                 _serve(link, 0.0 if link.paused else link.capacity * step)
         for i in range(state.hop_starts[level], state.hop_starts[level + 1]):
             _pass_on(state, state.active_hops[i])
+    if state.lost.shape[2] > 0:
+        note_lost(state, step_ns)
 
 
 # -- flows --------------------------------------------------------------------------------------
@@ -333,7 +336,7 @@ def _pass_on(state: StepState, number: int) -> None:
         flow.lost += lost
         total -= lost
     leaves = total * link.part
-    hop.queue = total - leaves
+    hop.queue, hop.served = total - leaves, leaves
     if link.marks > 0:
         flow.marked_in_all += link.marks * hop.arrived * (1 - link.loss)
     hop.arrived = 0.0

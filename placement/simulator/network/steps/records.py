@@ -45,10 +45,23 @@ LINK = np.dtype(
         ("weight", "f8"),  # of a class; 0: strict priorities
         ("room", "f8"),  # that the class has in this step
         ("rate", "f8"),  # at which the class was served lately
+        ("first_sender", "i8"),  # the first active flow that it is the host's link of, and
+        ("first_hop", "i8"),  # the first of those on it; of `lost`
     ]
 )
 
-HOP = np.dtype([("link", "u4"), ("flow", "u4"), ("next_link", "i8"), ("queue", "f8"), ("arrived", "f8")])
+HOP = np.dtype(
+    [
+        ("link", "u4"),
+        ("flow", "u4"),
+        ("next_link", "i8"),
+        ("queue", "f8"),
+        ("arrived", "f8"),
+        ("served", "f8"),
+        ("next_there", "i8"),
+    ]
+)
+"""`served`: what left in this step; `next_there`: the next active one on its link."""
 
 LAW = np.dtype(
     [
@@ -126,6 +139,11 @@ FLOW = np.dtype(
         ("one_way", "f8"),
         ("line_rate", "f8"),
         ("narrowest", "f8"),
+        ("first_row", "i8"),  # in `StepState.rows`
+        ("held_by", "i8"),  # the job that held it up last; -1: none in this iteration
+        ("held_at", "i8"),  # the row of the link where it did
+        ("next_sender", "i8"),  # the next active flow of its host
+        ("cut_at", "i8"),  # since when a link on its way is down
     ]
 )
 
@@ -145,6 +163,10 @@ JOB = np.dtype(
         ("told", "i8"),  # whether that was after its last delay
         ("first_flow", "i8"),
         ("flows", "i8"),
+        ("shifted", "i8"),  # the delay of this iteration
+        ("took", "i8"),  # all iterations that have ended,
+        ("waited", "i8"),  # of that their delays, and
+        ("unhindered", "f8"),  # what they would have taken without; of `lost`
     ]
 )
 
@@ -159,6 +181,9 @@ STEP = np.dtype(
         ("first_message", "i8"),
         ("messages", "i8"),
         ("pending", "i8"),
+        ("begun", "i8"),  # computing
+        ("waited", "i8"),  # the step for which it waited last, or -1
+        ("last", "i8"),  # the message that arrived last, or -1
     ]
 )
 
@@ -169,8 +194,13 @@ MESSAGE = np.dtype(
         ("size", "f8"),
         ("most", "f8"),  # the rate at which it is made
         ("next", "i8"),
+        ("begun", "i8"),
+        ("waited", "i8"),  # the message before it on its connection for which it waited, or -1
     ]
 )
+
+NOTED = np.dtype([("job", "i8"), ("link", "i8")])
+"""A row of what is lost: of a flow of this job on this link."""
 
 MET = np.dtype([("mark", "f4"), ("wait", "f4")])
 """What the packets of a step met: the probability that they were marked, and the queueing."""
@@ -211,3 +241,8 @@ class StepState(NamedTuple):
     hop_starts: np.ndarray
     counts: np.ndarray
     """Of active flows; whether that has changed; flow-steps; steps; jobs that have not ended; the time."""
+    rows: Record
+    """Of `lost`: of each flow, one for a link that is down, its host's, and its hops."""
+    lost: np.ndarray
+    """By row, to each job, and to links that are down: bytes noted in this iteration, and nanoseconds of all that have
+    ended. Without columns where lost time is not attributed."""

@@ -340,22 +340,27 @@ def test_a_hold_before_an_iteration_is_no_part_of_it():
         "random+ada-srsf+dctcp",
         "random+crux+dctcp",
         "random+dcqcn@failing",
+        "random+mltcp_dcqcn@steps",
+        "random+dcqcn@auto,failing",
     ],
 )
 def test_what_iterations_of_a_trace_took_is_conserved(policy):
     """Gates, routes and classes that change on the way, and links that fail."""
-    name, _, failing = policy.partition("@failing")
+    name, _, how = policy.partition("@")
+    mode, failing = next((mode for mode in TRACE_MODES if mode in how), "shares"), "failing" in how
     chosen, controls = split_controls(name)
     scheduler, gate, rival = placing_policy(chosen, 2, 2 * 10**9)
     outage = Outage("leaf0->spine0", 10**9, 3 * 10**9)
     failures = LinkFailures((outage,), reroute_ns=MS) if failing else NO_FAILURES
     settings = FluidSettings(NetworkCluster.of(network_named("leaf-spine:2x8:4:1,spines=2")), noise=0.01)
-    control = TrafficControl(parse_controls(controls), gate, rival=rival, failures=failures, attributes=True)
+    control = TrafficControl(
+        parse_controls(controls), gate, mode, rival=rival, failures=failures, attributes=True
+    )
     outcome = run_trace(short_trace(4), settings, scheduler, 2, control)
     iterations_s = {job.name: job.iteration_ns.sum() / 1e9 for job in outcome.jobs}
     lost_s = dict.fromkeys(iterations_s, 0.0)
     for entry in outcome.losses["lost"]:
-        assert entry["lost_s"] > 0
+        assert entry["lost_s"] > 0 or entry["job"] == entry["neighbour"]
         lost_s[entry["job"]] += entry["lost_s"]
     assert sum(lost_s.values()) > 0.5
     for found in outcome.losses["lost_by_job"]:

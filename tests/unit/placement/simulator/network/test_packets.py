@@ -5,6 +5,8 @@ import json
 import pytest
 
 from mltcp.core.errors import UsageError
+from placement.simulator.network.laws.network_law import Control
+from placement.simulator.network.shares import EXPONENTS
 from tests.network.against_base import course_of_packets, measured
 from tests.network.packets import DATA, Case, compared, simulate_long_flows, simulate_packets
 
@@ -44,9 +46,18 @@ def test_shares_of_long_flows_are_those_of_the_other_programs(wanted):
         and each["factors"] == [float(factor), 1.0 if factor == "1" else 2.0]
     ]
     here = simulate_long_flows(Case(law=law, wred=wred), tuple(row["factors"]), 1)
-    assert here.share == pytest.approx(row["share"], abs=0.03)
+    assert here.shares[0] == pytest.approx(row["share"], abs=0.03)
     assert here.rate_bps == pytest.approx(row["gbps"] * 1e9, rel=0.01)
     assert here.queue_bytes == pytest.approx(row["queue_kb"] * 1e3, rel=0.1)
+
+
+@pytest.mark.parametrize(("on", "within"), [("increase", 0.2), ("both", 0.25)])
+def test_shares_of_dcqcn_follow_f_by_the_exponents_of_the_share_mode(on, within):
+    on_increase, on_decrease = EXPONENTS[Control.DCQCN]
+    expected = on_increase + (on_decrease if on == "both" else 0)
+    for wred, factors in (("W1", (1, 1, 4, 4)), ("W2", (1, 1, 8, 8)), ("W3", (1, 8))):
+        packets = simulate_long_flows(Case(wred=wred), factors, 1, 0.5, on)
+        assert packets.exponent(factors) == pytest.approx(expected, abs=within)
 
 
 @pytest.mark.parametrize("name", ["law=A,wred=W1", "law=N,wred=W1,f=1,dequeue=1"])

@@ -25,6 +25,7 @@ from placement.simulator.network.simulation import MODES, SimulationSettings, de
 from placement.simulator.network.steps.build import build
 from placement.simulator.network.steps.iterations import FLOW_STEPS, STEPS
 from placement.simulator.network.steps.loop import run
+from placement.simulator.network.steps.lost import attributing, lost_time
 from placement.simulator.network.topologies import network_named
 from placement.simulator.network.topology import CLASSES, ClassQueues, Marking, Network, NetworkLink, Pause
 from placement.simulator.network.traffic import IterationStep, Message, NetworkJob, RemainingClass, Traffic
@@ -117,7 +118,7 @@ def test_a_job_alone_takes_its_iteration_time(law: NetworkLaw) -> None:
     of_jobs=st.tuples(*[st.sampled_from([0, 1, 7, RemainingClass((MS, 2 * MS))])] * 3),
     seed=st.integers(0, 1000),
 )
-def test_bytes_are_conserved_and_no_buffer_is_over(
+def test_bytes_and_lost_time_are_conserved_and_no_buffer_is_over(
     control: Control,
     kinds: str,
     f: Aggressiveness,
@@ -141,7 +142,7 @@ def test_bytes_are_conserved_and_no_buffer_is_over(
         for i, start in enumerate(starts)
     ]
     routes = [[(i, len(starts))] for i in range(len(starts))]
-    state = build(network, jobs, routes, seed)
+    state = attributing(build(network, jobs, routes, seed))
     ended = run(state, default_step_ns(network, routes), 1 << 60)
     flows = state.flows
     queues = state.links[-CLASSES if classes else -1 :]
@@ -157,6 +158,16 @@ def test_bytes_are_conserved_and_no_buffer_is_over(
     assert all(queues["largest"] <= queues["buffer"])
     if kinds != "drops":
         assert queues["dropped"].sum() == 0
+    lost = lost_time(state)
+    took = (state.ends - state.begins).reshape(len(jobs), 3).sum(axis=1)
+    parts = lost.unhindered_ns + np.bincount(lost.job, lost.lost_ns, len(jobs))
+    assert lost.took_ns == pytest.approx(took)
+    assert parts == pytest.approx(took, abs=0.1)
+    assert lost.unhindered_ns == pytest.approx(3 * (5 * MS + 20_000), abs=10)
+    assert all(lost.lost_ns[lost.neighbour != lost.job] > 0)
+    assert set(zip(lost.job, lost.link, strict=True)) <= {
+        (i, link) for i, [way] in enumerate(routes) for link in way
+    }
 
 
 @pytest.mark.parametrize("control", [Control.RENO, Control.DCTCP, Control.DCQCN])
@@ -230,6 +241,32 @@ def test_shares_follow_a_constant_f_with_the_exponent_of_the_control(
     run(state, default_step_ns(network, [[(0, 2)]]), 1000 * MS)
     sent = state.flows["delivered_in_all"]
     assert lowest <= math.log2(sent[1] / sent[0]) <= highest
+
+
+@pytest.mark.parametrize("mode", ["steps", "auto"])
+def test_lost_time_is_the_neighbours_and_to_attribute_it_changes_nothing(mode: str) -> None:
+    """A job that meets nobody loses nothing, two equal ones lose alike; over a link that only one of two is cut on."""
+    network = network_named("dumbbell:3,rate=10gbit,ecn=100kb")
+    law = NetworkLaw(Control.DCTCP, Aggressiveness())
+    jobs = [
+        replace(sender(i, law, 22, 16, 4), name=name, hosts=(2 * i, 2 * i + 1)) for i, name in enumerate("AB")
+    ]
+    jobs[1] = replace(jobs[1], start_ns=5 * MS)
+    jobs.append(replace(jobs[0], name="C", hosts=(4, 5), start_ns=10**9))
+    table = RoutingTable(network)
+    routes = [table.routes(job, 0) for job in jobs]
+    base, found = (
+        simulate(network, jobs, routes, SimulationSettings(mode, attributes=attributes))
+        for attributes in (False, True)
+    )
+    assert [job.ends_ns.tolist() for job in found.jobs] == [job.ends_ns.tolist() for job in base.jobs]
+    assert base.lost is None
+    lost = {(each["job"], each["neighbour"]): each["lost_s"] for each in found.lost_entries()}
+    assert lost["A", "B"] > 5e-3 < lost["B", "A"]
+    assert {pair for pair, lost_s in lost.items() if lost_s > 1e-3} == {("A", "B"), ("B", "A")}
+    by_job = [sum(lost_s for (job, _), lost_s in lost.items() if job == name) for name in "ABC"]
+    took_s = np.array([(job.ends_ns - job.begins_ns).sum() / 1e9 for job in found.jobs])
+    assert by_job == pytest.approx(took_s - found.lost.unhindered_ns / 1e9)
 
 
 def test_half_the_step_changes_little() -> None:
