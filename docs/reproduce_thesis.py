@@ -1,8 +1,9 @@
 """Repeats what the thesis measured with jobs on one link, in the network simulator, beside its figures.
 
 ``python -m docs.reproduce_thesis WHAT [FOLDER]`` from the repository's root, with WHAT one of profiles (of Table 4.2's
-networks), figure-4.1 (and 4.6), table-3.1, chapter-3 (the pictures of 3.1, 3.2 and 4.2), table-4.3 and figure-4.16.
-Tables are printed as Markdown, pictures written. `sets` writes the jobs of both tables anew, with the demands that
+networks), figure-4.1 (and 4.6), table-3.1, chapter-3 (the pictures of 3.1, 3.2 and 4.2), table-4.3, figure-4.16, traces
+(4.11, 4.12, 4.13, 4.15 and 4.17: a table and a picture), and pairs (of jobs that the text calls compatible or not).
+Tables are printed as Markdown, pictures written; a FOLDER that is given keeps the runs of traces, too. `sets` writes the jobs of both tables anew, with the demands that
 follow from their sizes; table-3.1-fitted and table-4.3-fitted have the sets that were fitted to the thesis.
 """
 
@@ -23,10 +24,15 @@ from matplotlib.figure import Figure
 from mltcp.core.atomic_files import write_atomically
 from mltcp.core.demand import Demand
 from placement.cassini.placement_selection import PlacementChoice, choose_placement
+from placement.experiments.comparison import ComparisonPlan, TraceRun, digest, pooled, run_plans
 from placement.experiments.network import JobsInNetwork, NetworkSeed, parse_jobs
+from placement.experiments.network_traces import TracesInNetwork, traces_in
+from placement.experiments.statistics import half_interval
 from placement.experiments.thesis_traces import NETWORKS, by_rule, dynamic, poisson
 from placement.plots.circles import draw_demand, polar_in_place_of
 from placement.plots.style import INK, JOB_COLOURS, MUTED, framed, write
+from placement.simulator.fluid_executor import FluidSettings
+from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.routing import RoutingTable
 from placement.simulator.network.simulation import SimulationSettings, simulate
 from placement.simulator.network.topologies import network_named
@@ -35,6 +41,7 @@ from placement.simulator.step_run import StepRun
 from placement.traces import sets
 
 ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs/pictures"
 LINK = "ecn=80kb-160kb-1,pfc=320kb-317kb"
 """4.5.1: WRED at 1,000 and 2,000 cells, PFC at 4,000; a cell is taken to be 80 bytes."""
 STEP_NS = 5_000
@@ -398,6 +405,126 @@ def _figure_4_16(found: Mapping[str, Course]) -> Figure:
     return figure
 
 
+# -- traces ------------------------------------------------------------------------------------------------------------
+
+_GPT = "models=GPT1+GPT2+GPT2-B+GPT3+DLRM"
+TRACES: Mapping[tuple[str, str], str] = {
+    ("poisson:load=0.9", "thesis"): "4.11",
+    (f"poisson:load=0.9,{_GPT}", "thesis"): "4.12",
+    ("dynamic", "thesis"): "4.13",
+    ("dynamic:models=model", "thesis"): "4.15",
+    ("dynamic", "thesis,gpus=2"): "4.17",
+    ("poisson:load=0.8", "thesis"): "",
+    ("poisson:load=1.0", "thesis"): "",
+    ("dynamic:compute=0.5", "thesis"): "",
+    ("dynamic:compute=0.25", "thesis"): "",
+    ("dynamic", "two-tier:12x2:2:1"): "",
+    ("dynamic", "leaf-spine:6x4:4:1"): "",
+    ("dynamic", "leaf-spine:6x4:8:1"): "",
+}
+"""Each trace and network, and the figure that has it in the thesis."""
+TRACE_SEEDS = range(10)
+SCHEDULERS = ("themis", "pollux", "random")
+MEASURES = (("slowdown", "mean"), ("slowdown", "p99"), ("completion_s", "p99"))
+
+
+def runs_of(trace: str, topology: str, kept: Path | None) -> Mapping[str, Sequence[TraceRun]]:
+    """The runs by shares of each scheduler, alone and with Cassini, one a seed."""
+    network = network_named(f"{topology},{LINK},delay_us=5")
+    cluster = NetworkCluster.of(network, digest(repr(network)))
+    workload = TracesInNetwork(FluidSettings(cluster, cluster.nic_bps))
+    policies = tuple(f"{name}{more}+dcqcn" for name in SCHEDULERS for more in ("", "+cassini"))
+    plan = ComparisonPlan(workload, policies, traces_in(trace, TRACE_SEEDS, cluster))
+    return plan.result(run_plans([plan], 1, kept)).runs
+
+
+def gain_of(alone: Sequence[TraceRun], augmented: Sequence[TraceRun], value: str, of: str) -> str:
+    """The mean over seeds of a value's ratio, and half of its 95 % interval."""
+    ratios = [before[value][of] / after[value][of] for before, after in zip(alone, augmented, strict=True)]
+    return f"{fmean(ratios):.2f} +- {half_interval(ratios):.2f}"
+
+
+def traces(folder: Path) -> None:
+    """What Cassini gains each scheduler on each trace, and the distribution of iterations of those in figures."""
+    kept = None if folder == PICTURES else folder / "runs"
+    print_row("trace", "network", *(f"{each}: slowdown | mean | p99 | JCT p99" for each in SCHEDULERS))
+    print_row("---", "---", *["---:"] * (4 * len(SCHEDULERS)))
+    drawn = {}
+    for (trace, topology), figure in TRACES.items():
+        runs = runs_of(trace, topology, kept)
+        cells = []
+        for name in SCHEDULERS:
+            alone, augmented = runs[f"{name}+dcqcn"], runs[f"{name}+cassini+dcqcn"]
+            slowdowns = (fmean(run["slowdown"]["mean"] for run in each) for each in (alone, augmented))
+            cells.append(", ".join(f"{each:.3f}" for each in slowdowns))
+            cells += [gain_of(alone, augmented, *measure) for measure in MEASURES]
+        print_row(f"`{trace}`", f"`{topology}`", *cells)
+        if figure:
+            every = {name: pooled(each, "every_slowdown") for name, each in runs.items()}
+            drawn[figure] = {
+                name: np.quantile(values, np.linspace(0, 1, 1001)) for name, values in every.items()
+            }
+    write(lambda: _traces_figure(drawn), folder / "thesis_traces.png")
+
+
+def _traces_figure(drawn: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
+    colours = dict(zip(SCHEDULERS, (JOB_COLOURS[0], JOB_COLOURS[1], MUTED), strict=True))
+    key = [(name, colour) for name, colour in colours.items()]
+    title = "Iterations over what they take alone; dashed with Cassini, by shares, ten seeds"
+    figure = framed(title, key, 2.4, columns=len(drawn))
+    for axes, (name, policies) in zip(figure.axes, drawn.items(), strict=True):
+        for policy, values in policies.items():
+            style = "--" if "cassini" in policy else "-"
+            axes.plot(
+                values,
+                np.linspace(0, 1, len(values)),
+                style,
+                color=colours[policy.partition("+")[0]],
+                linewidth=1.4,
+            )
+        axes.set_xlim(0.98, 2.2)
+        axes.set_title(f"Figure {name}", loc="left", color=INK, fontsize=9)
+        axes.set_xlabel("slowdown")
+        axes.grid()
+    figure.axes[0].set_ylabel("share of iterations")
+    for axes in figure.axes[1:]:
+        axes.set_yticklabels([])
+    return figure
+
+
+PAIRS: Sequence[tuple[str, str, str, bool]] = (
+    ("4.5.2", "XLM", "WideResNet101", False),
+    ("4.5.2", "GPT2", "GPT3", False),
+    ("4.5.2", "GPT2", "GPT1", True),
+    ("4.5.4", "GPT3", "GPT2", False),
+    ("4.5.4", "GPT1", "DLRM", False),
+    ("4.5.4", "GPT1", "GPT2", True),
+    ("4.5.4", "GPT3", "DLRM", True),
+)
+"""Where the thesis says of two networks whether they are compatible; batches and workers it does not tell."""
+
+
+def pairs(folder: Path) -> None:
+    """Cassini's score of two jobs of so many workers on one link: its range over their batches."""
+    print_row("section", "jobs", "compatible (thesis)", *(f"{workers} workers" for workers in (2, 4, 8)))
+    print_row("---", "---", "---", *["---:"] * 3)
+    for section, first, second, compatible in PAIRS:
+        cells = []
+        for workers in (2, 4, 8):
+            batches = [(one, two) for one in NETWORKS[first].batches for two in NETWORKS[second].batches]
+            scores = [_pair_score((first, one), (second, two), workers) for one, two in batches]
+            cells.append(f"{min(scores):.2f} to {max(scores):.2f}")
+        print_row(section, f"{first}, {second}", "yes" if compatible else "no", *cells)
+
+
+def _pair_score(first: tuple[str, int], second: tuple[str, int], workers: int) -> float:
+    demands = {
+        f"{number}": NETWORKS[name].demand(workers, batch)
+        for number, (name, batch) in enumerate((first, second))
+    }
+    return choose_placement([{"link": list(demands)}], demands, {"link": 50e9}, worthwhile=0).score
+
+
 WHATS = {
     "profiles": profiles,
     "sets": write_sets,
@@ -408,6 +535,8 @@ WHATS = {
     "table-3.1-fitted": partial(table_3_1, kind="fitted-"),
     "table-4.3-fitted": partial(table_4_3, kind="fitted-"),
     "figure-4.16": figure_4_16,
+    "traces": traces,
+    "pairs": pairs,
 }
 
 
@@ -415,7 +544,7 @@ def main() -> None:
     """Print or draw what was asked for."""
     if len(sys.argv) < 2 or sys.argv[1] not in WHATS:
         sys.exit(f"expected {', '.join(WHATS)}, got {' '.join(sys.argv[1:]) or 'none'}")
-    WHATS[sys.argv[1]](Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "docs/pictures")
+    WHATS[sys.argv[1]](Path(sys.argv[2]) if len(sys.argv) > 2 else PICTURES)
 
 
 if __name__ == "__main__":
