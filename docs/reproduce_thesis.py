@@ -3,8 +3,9 @@
 ``python -m docs.reproduce_thesis WHAT [FOLDER]`` from the repository's root, with WHAT one of profiles (of Table 4.2's
 networks), figure-4.1 (and 4.6), table-3.1, chapter-3 (the pictures of 3.1, 3.2 and 4.2), table-4.3, figure-4.16, traces
 (4.11, 4.12, 4.13, 4.15 and 4.17: a table and a picture), and pairs (of jobs that the text calls compatible or not).
-Tables are printed as Markdown, pictures written; a FOLDER that is given keeps the runs of traces, too. `sets` writes the jobs of both tables anew, with the demands that
-follow from their sizes; table-3.1-fitted and table-4.3-fitted have the sets that were fitted to the thesis.
+Tables are printed as Markdown, pictures written; a FOLDER that is given keeps the runs of traces, too. `sets` writes
+the jobs of both tables anew, with the demands that follow from their sizes; table-3.1-fitted and table-4.3-fitted have
+the sets that were fitted to the thesis.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from placement.experiments.comparison import ComparisonPlan, TraceRun, digest, p
 from placement.experiments.network import JobsInNetwork, NetworkSeed, parse_jobs
 from placement.experiments.network_traces import TracesInNetwork, traces_in
 from placement.experiments.statistics import half_interval
-from placement.experiments.thesis_traces import NETWORKS, by_rule, dynamic, poisson
+from placement.experiments.thesis_traces import BY_NAME, NETWORKS, by_rule, dynamic, poisson
 from placement.plots.circles import draw_demand, polar_in_place_of
 from placement.plots.style import INK, JOB_COLOURS, MUTED, framed, write
 from placement.simulator.fluid_executor import FluidSettings
@@ -124,10 +125,11 @@ def pair(before: float, after: float) -> str:
 
 # -- profiles ----------------------------------------------------------------------------------------------------------
 
-PROFILED: Sequence[tuple[str, int]] = (
+PROFILED: Sequence[tuple[str, int] | tuple[str, int, str]] = (
     *(("VGG11", 1400), ("VGG16", 1400), ("VGG16", 1700), ("VGG19", 1400), ("WideResNet101", 800)),
     *(("ResNet50", 1600), ("BERT", 8), ("RoBERTa", 12), ("CamemBERT", 8), ("XLM", 8)),
-    *(("GPT1", 32), ("GPT2", 24), ("GPT3", 16), ("DLRM", 2000)),
+    *(("GPT1", 32), ("GPT2", 24), ("GPT2-B", 70), ("GPT3", 16), ("DLRM", 2000)),
+    *(("BERT", 8, "lora"), ("RoBERTa", 12, "lora"), ("GPT2", 24, "lora")),
 )
 
 
@@ -137,18 +139,19 @@ def profiles(folder: Path) -> None:
         "network", "batch", "silent (ms)", "sent (MB)", "sends (ms)", "bursts", "iteration (ms)", "thesis"
     )
     print_row("---", *["---:"] * 7)
-    for name, batch in PROFILED:
-        demand = NETWORKS[name].demand(2, batch)
+    networks = {each.name: each for each in BY_NAME}
+    for name, batch, *tune in PROFILED:
+        demand = networks[name].demand(2, batch, 1.0, *tune)
         bursts = [phase.duration_ns for phase in demand.phases if phase.bandwidth_bps]
         print_row(
             *(
-                name,
+                ", ".join((name, *tune)),
                 str(batch),
                 f"{(demand.iteration_ns - sum(bursts)) / 1e6:.1f}",
                 f"{demand.bits / 8e6:.0f}",
             ),
             *(f"{sum(bursts) / 1e6:.1f}", str(len(bursts)), f"{demand.iteration_ns / 1e6:.1f}"),
-            str(ALONE_MS.get((name, batch), "-")),
+            str(ALONE_MS.get((name, batch), "-")) if not tune else "-",
         )
 
 
@@ -469,7 +472,7 @@ def traces(folder: Path) -> None:
 
 def _traces_figure(drawn: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
     colours = dict(zip(SCHEDULERS, (JOB_COLOURS[0], JOB_COLOURS[1], MUTED), strict=True))
-    key = [(name, colour) for name, colour in colours.items()]
+    key = list(colours.items())
     title = "Iterations over what they take alone; dashed with Cassini, by shares, ten seeds"
     figure = framed(title, key, 2.4, columns=len(drawn))
     for axes, (name, policies) in zip(figure.axes, drawn.items(), strict=True):

@@ -239,7 +239,7 @@ _TABLE = (
 NETWORKS: Mapping[str, ThesisNetwork] = MappingProxyType({network.name: network for network in _TABLE})
 """The networks of Table 4.2."""
 
-_BY_NAME = (*_TABLE, ThesisNetwork("GPT2-B", "model", (70,)))
+BY_NAME = (*_TABLE, ThesisNetwork("GPT2-B", "model", (70,)))
 """With GPT2-B of 4.5.2, which a mix has only by its name: GPT2 is GPT2-A, in a batch of 24."""
 
 
@@ -284,13 +284,13 @@ class ModelMix:
     @property
     def networks(self) -> tuple[ThesisNetwork, ...]:
         """The networks, in the order of Table 4.2."""
-        known = {each.name.lower() for each in _BY_NAME} | {"data", "model"}
+        known = {each.name.lower() for each in BY_NAME} | {"data", "model"}
         wanted = {model.lower() for model in self.models}
         for model in wanted - known:
-            names = ", ".join(each.name for each in _BY_NAME)
+            names = ", ".join(each.name for each in BY_NAME)
             raise UsageError(f"models: expected data, model or {names}, got {model}")
         return tuple(
             each
-            for each in _BY_NAME
+            for each in BY_NAME
             if each.name.lower() in wanted or (each in _TABLE and each.kind in wanted)
         )

@@ -140,7 +140,9 @@ def test_lora_reduces_the_updates_of_queries_and_values_and_goes_backward_once(
     exchanged = 4 * 2 * layers * GPT3.sequence * hidden * 2 / 2 if "ep" in text else 0
     updates = layers * 2 * 2 * 8 * hidden * value_bytes
     assert sent_bytes(f"{text},tune=lora") == pytest.approx(2 * updates + exchanged, rel=1e-9)
-    assert alone_ns(described(f"{text},tune=lora")) == pytest.approx(2 / 3 * alone_ns(described(text)), rel=1e-6)
+    assert alone_ns(described(f"{text},tune=lora")) == pytest.approx(
+        2 / 3 * alone_ns(described(text)), rel=1e-6
+    )
     assert sent_bytes(f"{text},tune=full") == sent_bytes(text)
 
 
