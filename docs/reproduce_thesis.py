@@ -431,12 +431,14 @@ SCHEDULERS = ("themis", "pollux", "random")
 MEASURES = (("slowdown", "mean"), ("slowdown", "p99"), ("completion_s", "p99"))
 
 
-def runs_of(trace: str, topology: str, kept: Path | None) -> Mapping[str, Sequence[TraceRun]]:
+def runs_of(
+    trace: str, topology: str, schedulers: Sequence[str], kept: Path | None
+) -> Mapping[str, Sequence[TraceRun]]:
     """The runs by shares of each scheduler, alone and with Cassini, one a seed."""
     network = network_named(f"{topology},{LINK},delay_us=5")
     cluster = NetworkCluster.of(network, digest(repr(network)))
     workload = TracesInNetwork(FluidSettings(cluster, cluster.nic_bps))
-    policies = tuple(f"{name}{more}+dcqcn" for name in SCHEDULERS for more in ("", "+cassini"))
+    policies = tuple(f"{name}{more}+dcqcn" for name in schedulers for more in ("", "+cassini"))
     plan = ComparisonPlan(workload, policies, traces_in(trace, TRACE_SEEDS, cluster))
     return plan.result(run_plans([plan], 1, kept)).runs
 
@@ -450,23 +452,22 @@ def gain_of(alone: Sequence[TraceRun], augmented: Sequence[TraceRun], value: str
 def traces(folder: Path) -> None:
     """What Cassini gains each scheduler on each trace, and the distribution of iterations of those in figures."""
     kept = None if folder == PICTURES else folder / "runs"
-    print_row("trace", "network", *(f"{each}: slowdown | mean | p99 | JCT p99" for each in SCHEDULERS))
-    print_row("---", "---", *["---:"] * (4 * len(SCHEDULERS)))
+    measures = ("mean", "99th percentile", "completion, 99th percentile")
+    print_row("trace", "network", "scheduler", "slowdown: alone, with Cassini", *measures)
+    print_row("---", "---", "---", *["---:"] * (1 + len(measures)))
     drawn = {}
     for (trace, topology), figure in TRACES.items():
-        runs = runs_of(trace, topology, kept)
-        cells = []
-        for name in SCHEDULERS:
+        schedulers = SCHEDULERS if figure else SCHEDULERS[:1]
+        runs = runs_of(trace, topology, schedulers, kept)
+        for name in schedulers:
             alone, augmented = runs[f"{name}+dcqcn"], runs[f"{name}+cassini+dcqcn"]
             slowdowns = (fmean(run["slowdown"]["mean"] for run in each) for each in (alone, augmented))
-            cells.append(", ".join(f"{each:.3f}" for each in slowdowns))
-            cells += [gain_of(alone, augmented, *measure) for measure in MEASURES]
-        print_row(f"`{trace}`", f"`{topology}`", *cells)
+            gains = (gain_of(alone, augmented, *measure) for measure in MEASURES)
+            shown = ", ".join(f"{each:.3f}" for each in slowdowns)
+            print_row(f"`{trace}`", f"`{topology}`", name, shown, *gains)
         if figure:
             every = {name: pooled(each, "every_slowdown") for name, each in runs.items()}
-            drawn[figure] = {
-                name: np.quantile(values, np.linspace(0, 1, 1001)) for name, values in every.items()
-            }
+            drawn[figure] = {name: np.quantile(each, np.linspace(0, 1, 1001)) for name, each in every.items()}
     write(lambda: _traces_figure(drawn), folder / "thesis_traces.png")
 
 
