@@ -240,7 +240,7 @@ def course(jobs: Sequence[NetworkJob], shown_ms: float, bin_ms: float = 2.0, aft
     """Run jobs of two workers; rates are those of the ring's two messages together, halved, from `after_ms` on."""
     network = network_named(f"dumbbell:3,{LINK}")
     table = RoutingTable(network)
-    run = StepRun(network, 1, STEP_NS)
+    run = StepRun(network, [(job.name, job.traffic) for job in jobs], [job.law for job in jobs], 1, STEP_NS)
     for number, job in enumerate(jobs):
         run.start(number, job, table.routes(job), hold_ns=job.start_ns)
     run.run(after_ms * 1e6)
