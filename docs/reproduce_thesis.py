@@ -411,35 +411,34 @@ def _figure_4_16(found: Mapping[str, Course]) -> Figure:
 # -- traces ------------------------------------------------------------------------------------------------------------
 
 _GPT = "models=GPT1+GPT2+GPT2-B+GPT3+DLRM"
-TRACES: Mapping[tuple[str, str], str] = {
-    ("poisson:load=0.9", "thesis"): "4.11",
-    (f"poisson:load=0.9,{_GPT}", "thesis"): "4.12",
-    ("dynamic", "thesis"): "4.13",
-    ("dynamic:models=model", "thesis"): "4.15",
-    ("dynamic", "thesis,gpus=2"): "4.17",
-    ("poisson:load=0.8", "thesis"): "",
-    ("poisson:load=1.0", "thesis"): "",
-    ("dynamic:compute=0.5", "thesis"): "",
-    ("dynamic:compute=0.25", "thesis"): "",
-    ("dynamic", "two-tier:12x2:2:1"): "",
-    ("dynamic", "leaf-spine:6x4:4:1"): "",
-    ("dynamic", "leaf-spine:6x4:8:1"): "",
+TRACES: Mapping[tuple[str, str], tuple[str, int]] = {
+    ("dynamic", "thesis"): ("4.13", 10),
+    ("dynamic:models=model", "thesis"): ("4.15", 10),
+    ("dynamic", "thesis,gpus=2"): ("4.17", 10),
+    ("poisson:load=0.9", "thesis"): ("4.11", 10),
+    (f"poisson:load=0.9,{_GPT}", "thesis"): ("4.12", 10),
+    ("dynamic", "two-tier:12x2:2:1"): ("", 10),
+    ("dynamic", "leaf-spine:6x4:4:1"): ("", 10),
+    ("dynamic", "leaf-spine:6x4:8:1"): ("", 10),
+    ("dynamic:compute=0.5", "thesis"): ("", 10),
+    ("dynamic:compute=0.25", "thesis"): ("", 10),
+    ("poisson:load=0.8", "thesis"): ("", 4),
+    ("poisson:load=1.0", "thesis"): ("", 4),
 }
-"""Each trace and network, and the figure that has it in the thesis."""
-TRACE_SEEDS = range(10)
-SCHEDULERS = ("themis", "pollux", "random")
+"""Of each trace and network, the figure that has it in the thesis, and the number of seeds."""
+SCHEDULERS = ("themis", "pollux")
 MEASURES = (("slowdown", "mean"), ("slowdown", "p99"), ("completion_s", "p99"))
 
 
 def runs_of(
-    trace: str, topology: str, schedulers: Sequence[str], kept: Path | None
+    trace: str, topology: str, schedulers: Sequence[str], seeds: int, kept: Path | None
 ) -> Mapping[str, Sequence[TraceRun]]:
     """The runs by shares of each scheduler, alone and with Cassini, one a seed."""
     network = network_named(f"{topology},{LINK},delay_us=5")
     cluster = NetworkCluster.of(network, digest(repr(network)))
     workload = TracesInNetwork(FluidSettings(cluster, cluster.nic_bps))
     policies = tuple(f"{name}{more}+dcqcn" for name in schedulers for more in ("", "+cassini"))
-    plan = ComparisonPlan(workload, policies, traces_in(trace, TRACE_SEEDS, cluster))
+    plan = ComparisonPlan(workload, policies, traces_in(trace, range(seeds), cluster))
     return plan.result(run_plans([plan], 1, kept)).runs
 
 
@@ -453,18 +452,18 @@ def traces(folder: Path) -> None:
     """What Cassini gains each scheduler on each trace, and the distribution of iterations of those in figures."""
     kept = None if folder == PICTURES else folder / "runs"
     measures = ("mean", "99th percentile", "completion, 99th percentile")
-    print_row("trace", "network", "scheduler", "slowdown: alone, with Cassini", *measures)
-    print_row("---", "---", "---", *["---:"] * (1 + len(measures)))
+    print_row("trace", "network", "seeds", "scheduler", "slowdown: alone, with Cassini", *measures)
+    print_row("---", "---", "---:", "---", *["---:"] * (1 + len(measures)))
     drawn = {}
-    for (trace, topology), figure in TRACES.items():
+    for (trace, topology), (figure, seeds) in TRACES.items():
         schedulers = SCHEDULERS if figure else SCHEDULERS[:1]
-        runs = runs_of(trace, topology, schedulers, kept)
+        runs = runs_of(trace, topology, schedulers, seeds, kept)
         for name in schedulers:
             alone, augmented = runs[f"{name}+dcqcn"], runs[f"{name}+cassini+dcqcn"]
             slowdowns = (fmean(run["slowdown"]["mean"] for run in each) for each in (alone, augmented))
             gains = (gain_of(alone, augmented, *measure) for measure in MEASURES)
             shown = ", ".join(f"{each:.3f}" for each in slowdowns)
-            print_row(f"`{trace}`", f"`{topology}`", name, shown, *gains)
+            print_row(f"`{trace}`", f"`{topology}`", str(seeds), name, shown, *gains)
         if figure:
             every = {name: pooled(each, "every_slowdown") for name, each in runs.items()}
             drawn[figure] = {name: np.quantile(each, np.linspace(0, 1, 1001)) for name, each in every.items()}
@@ -472,11 +471,11 @@ def traces(folder: Path) -> None:
 
 
 def _traces_figure(drawn: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
-    colours = dict(zip(SCHEDULERS, (JOB_COLOURS[0], JOB_COLOURS[1], MUTED), strict=True))
+    colours = dict(zip(SCHEDULERS, JOB_COLOURS[:2], strict=True))
     key = list(colours.items())
     title = "Iterations over what they take alone; dashed with Cassini, by shares, ten seeds"
     figure = framed(title, key, 2.4, columns=len(drawn))
-    for axes, (name, policies) in zip(figure.axes, drawn.items(), strict=True):
+    for axes, (name, policies) in zip(figure.axes, sorted(drawn.items()), strict=True):
         for policy, values in policies.items():
             style = "--" if "cassini" in policy else "-"
             axes.plot(
