@@ -2,7 +2,8 @@
 
 ``python -m docs.reproduce_thesis WHAT [FOLDER]`` from the repository's root, with WHAT one of profiles (of Table 4.2's
 networks), figure-4.1 (and 4.6), table-3.1, chapter-3 (the pictures of 3.1, 3.2 and 4.2), table-4.3, figure-4.16, traces
-(4.11, 4.12, 4.13, 4.15 and 4.17: a table and a picture), and pairs (of jobs that the text calls compatible or not).
+(4.11, 4.12, 4.13, 4.15 and 4.17: a table and a picture), pairs (of jobs that the text calls compatible or not) and
+chapter-5 (equal jobs on one link under MLTCP).
 Tables are printed as Markdown, pictures written; a FOLDER that is given keeps the runs of traces, too. `sets` writes
 the jobs of both tables anew, with the demands that follow from their sizes; table-3.1-fitted and table-4.3-fitted have
 the sets that were fitted to the thesis.
@@ -90,9 +91,9 @@ ALONE_MS: Mapping[tuple[str, int], int] = {
 """Iteration times of Table 3.1 under unfair DCQCN, of the first job or of a compatible group: nearly alone."""
 
 
-def contest(jobs: Sequence[str], iterations: int = ITERATIONS) -> JobsInNetwork:
-    """Jobs of two workers whose rings share the link between two switches."""
-    topology = f"dumbbell:3,{LINK}"
+def contest(jobs: Sequence[str], iterations: int = ITERATIONS, hosts: int = 3) -> JobsInNetwork:
+    """Jobs of two workers whose rings share the link between two switches, each with so many hosts."""
+    topology = f"dumbbell:{hosts},{LINK}"
     described = parse_jobs(jobs, iterations, 0.5)
     return JobsInNetwork(
         topology, network_named(topology), "", described, duration_ns=10**15, step_ns=STEP_NS
@@ -528,6 +529,48 @@ def _pair_score(first: tuple[str, int], second: tuple[str, int], workers: int) -
     return choose_placement([{"link": list(demands)}], demands, {"link": 50e9}, worthwhile=0).score
 
 
+# -- chapter 5 ---------------------------------------------------------------------------------------------------------
+
+MLTCP_NETWORKS: Sequence[tuple[str, int]] = (
+    *(("VGG16", 1400), ("WideResNet101", 800), ("BERT", 8), ("RoBERTa", 12), ("CamemBERT", 8), ("GPT1", 32)),
+    ("GPT2", 24),
+)
+"""Of the nine of 1.2 those that leave the link half of their time; GPT-3 and Llama do not."""
+MOST_JOBS = 6
+"""Two workers each: 12 servers."""
+MLTCP_LAWS = ("dcqcn", "mltcp_dcqcn", "mltcp_dcqcn@recover")
+PARTED = 1.05
+
+
+def chapter_5(folder: Path) -> None:
+    """As many equal jobs of each network as fit on a link, six at most, under DCQCN as NICs have it and under F."""
+    measures = [f"{law.replace('mltcp_dcqcn', 'F')}: mean, p99, marked, parted" for law in MLTCP_LAWS]
+    print_row("network", "sends", "jobs", "at most", *measures)
+    print_row("---", *["---:"] * (3 + len(measures)))
+    for name, batch in MLTCP_NETWORKS:
+        demand = NETWORKS[name].demand(2, batch)
+        share = sum(each.duration_ns for each in demand.phases if each.bandwidth_bps) / demand.iteration_ns
+        jobs = min(MOST_JOBS, max(2, int(1 / share)))
+        workload = contest([f"{jobs}*{NETWORKS[name].description(2, batch)}"], 40, MOST_JOBS)
+        cells = []
+        for law in MLTCP_LAWS:
+            control = f"{law}{':' if '@' in law else '@'}state={LAWS['N']}:timer=125us"
+            runs = [workload.run(NetworkSeed(seed), control) for seed in SEEDS]
+            marked_mb = fmean(run["marked_bytes"] / run["iterations"] for run in runs) / 1e6
+            mean, p99 = (fmean(run[value] for run in runs) for value in ("mean_slowdown", "p99_slowdown"))
+            parted = ", ".join(parted_after(run["slowdowns"]) for run in runs)
+            cells.append(f"{mean:.3f}, {p99:.2f}, {marked_mb:.1f} MB, {parted}")
+        print_row(name, f"{share:.0%}", str(jobs), f"{1 + share * (jobs - 1):.2f}", *cells)
+
+
+def parted_after(slowdowns: Sequence[Sequence[float]]) -> str:
+    """After how many iterations no job takes over `PARTED` times as long as alone any more."""
+    late = max(
+        max((number for number, each in enumerate(own, 1) if each > PARTED), default=0) for own in slowdowns
+    )
+    return str(late) if late < max(map(len, slowdowns)) else "never"
+
+
 WHATS = {
     "profiles": profiles,
     "sets": write_sets,
@@ -540,6 +583,7 @@ WHATS = {
     "figure-4.16": figure_4_16,
     "traces": traces,
     "pairs": pairs,
+    "chapter-5": chapter_5,
 }
 
 
