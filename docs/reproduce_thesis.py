@@ -547,6 +547,7 @@ def chapter_5(folder: Path) -> None:
     measures = [f"{law.replace('mltcp_dcqcn', 'F')}: mean, p99, marked, parted" for law in MLTCP_LAWS]
     print_row("network", "sends", "jobs", "at most", *measures)
     print_row("---", *["---:"] * (3 + len(measures)))
+    drawn: dict[str, list[np.ndarray]] = {}
     for name, batch in MLTCP_NETWORKS:
         demand = NETWORKS[name].demand(2, batch)
         share = sum(each.duration_ns for each in demand.phases if each.bandwidth_bps) / demand.iteration_ns
@@ -559,8 +560,27 @@ def chapter_5(folder: Path) -> None:
             marked_mb = fmean(run["marked_bytes"] / run["iterations"] for run in runs) / 1e6
             mean, p99 = (fmean(run[value] for run in runs) for value in ("mean_slowdown", "p99_slowdown"))
             parted = ", ".join(parted_after(run["slowdowns"]) for run in runs)
+            every = np.concatenate([run["slowdowns"] for run in runs])
+            drawn.setdefault(f"{jobs} {name}", []).append(every.mean(axis=0))
             cells.append(f"{mean:.3f}, {p99:.2f}, {marked_mb:.1f} MB, {parted}")
         print_row(name, f"{share:.0%}", str(jobs), f"{1 + share * (jobs - 1):.2f}", *cells)
+    write(lambda: _chapter_5_figure(drawn), folder / "thesis_mltcp.png")
+
+
+def _chapter_5_figure(drawn: Mapping[str, Sequence[np.ndarray]]) -> Figure:
+    colours = (MUTED, JOB_COLOURS[0], JOB_COLOURS[1])
+    key = list(zip(MLTCP_LAWS, colours, strict=True))
+    figure = framed("Equal jobs on a link of 50 Gbit/s: slowdown by iteration", key, 2.0, columns=len(drawn))
+    for axes, (title, courses) in zip(figure.axes, drawn.items(), strict=True):
+        for values, colour in zip(courses, colours, strict=True):
+            axes.plot(np.arange(1, len(values) + 1), values, color=colour, linewidth=1.4)
+        axes.set_ylim(0.98, 1.75)
+        axes.set_title(title.replace("WideResNet101", "WRN101"), loc="left", color=INK, fontsize=9)
+        axes.grid()
+    figure.axes[len(drawn) // 2].set_xlabel("iteration")
+    for axes in figure.axes[1:]:
+        axes.set_yticklabels([])
+    return figure
 
 
 def parted_after(slowdowns: Sequence[Sequence[float]]) -> str:
