@@ -1,9 +1,12 @@
 """Repeats what the thesis measured with jobs on one link, in the network simulator, beside its figures.
 
 ``python -m docs.reproduce_thesis WHAT [FOLDER]`` from the repository's root, with WHAT one of profiles (of Table 4.2's
-networks), figure-4.1 (and 4.6), table-3.1, chapter-3 (the pictures of 3.1, 3.2 and 4.2), table-4.3 and figure-4.16.
-Tables are printed as Markdown, pictures written. `sets` writes the jobs of both tables anew, with the demands that
-follow from their sizes; table-3.1-fitted and table-4.3-fitted have the sets that were fitted to the thesis.
+networks), figure-4.1 (and 4.6), table-3.1, chapter-3 (the pictures of 3.1, 3.2 and 4.2), table-4.3, figure-4.16, traces
+(4.11, 4.12, 4.13, 4.15 and 4.17: a table and a picture), pairs (of jobs that the text calls compatible or not) and
+chapter-5 (equal jobs on one link under MLTCP).
+Tables are printed as Markdown, pictures written; a FOLDER that is given keeps the runs of traces, too. `sets` writes
+the jobs of both tables anew, with the demands that follow from their sizes; table-3.1-fitted and table-4.3-fitted have
+the sets that were fitted to the thesis.
 """
 
 from __future__ import annotations
@@ -23,10 +26,15 @@ from matplotlib.figure import Figure
 from mltcp.core.atomic_files import write_atomically
 from mltcp.core.demand import Demand
 from placement.cassini.placement_selection import PlacementChoice, choose_placement
+from placement.experiments.comparison import ComparisonPlan, TraceRun, digest, pooled, run_plans
 from placement.experiments.network import JobsInNetwork, NetworkSeed, parse_jobs
-from placement.experiments.thesis_traces import NETWORKS, by_rule, dynamic, poisson
+from placement.experiments.network_traces import TracesInNetwork, traces_in
+from placement.experiments.statistics import half_interval
+from placement.experiments.thesis_traces import BY_NAME, NETWORKS, by_rule, dynamic, poisson
 from placement.plots.circles import draw_demand, polar_in_place_of
 from placement.plots.style import INK, JOB_COLOURS, MUTED, framed, write
+from placement.simulator.fluid_executor import FluidSettings
+from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.routing import RoutingTable
 from placement.simulator.network.simulation import SimulationSettings, simulate
 from placement.simulator.network.topologies import network_named
@@ -35,6 +43,7 @@ from placement.simulator.step_run import StepRun
 from placement.traces import sets
 
 ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs/pictures"
 LINK = "ecn=80kb-160kb-1,pfc=320kb-317kb"
 """4.5.1: WRED at 1,000 and 2,000 cells, PFC at 4,000; a cell is taken to be 80 bytes."""
 STEP_NS = 5_000
@@ -82,9 +91,9 @@ ALONE_MS: Mapping[tuple[str, int], int] = {
 """Iteration times of Table 3.1 under unfair DCQCN, of the first job or of a compatible group: nearly alone."""
 
 
-def contest(jobs: Sequence[str], iterations: int = ITERATIONS) -> JobsInNetwork:
-    """Jobs of two workers whose rings share the link between two switches."""
-    topology = f"dumbbell:3,{LINK}"
+def contest(jobs: Sequence[str], iterations: int = ITERATIONS, hosts: int = 3) -> JobsInNetwork:
+    """Jobs of two workers whose rings share the link between two switches, each with so many hosts."""
+    topology = f"dumbbell:{hosts},{LINK}"
     described = parse_jobs(jobs, iterations, 0.5)
     return JobsInNetwork(
         topology, network_named(topology), "", described, duration_ns=10**15, step_ns=STEP_NS
@@ -117,10 +126,11 @@ def pair(before: float, after: float) -> str:
 
 # -- profiles ----------------------------------------------------------------------------------------------------------
 
-PROFILED: Sequence[tuple[str, int]] = (
+PROFILED: Sequence[tuple[str, int] | tuple[str, int, str]] = (
     *(("VGG11", 1400), ("VGG16", 1400), ("VGG16", 1700), ("VGG19", 1400), ("WideResNet101", 800)),
     *(("ResNet50", 1600), ("BERT", 8), ("RoBERTa", 12), ("CamemBERT", 8), ("XLM", 8)),
-    *(("GPT1", 32), ("GPT2", 24), ("GPT3", 16), ("DLRM", 2000)),
+    *(("GPT1", 32), ("GPT2", 24), ("GPT2-B", 70), ("GPT3", 16), ("DLRM", 2000)),
+    *(("BERT", 8, "lora"), ("RoBERTa", 12, "lora"), ("GPT2", 24, "lora")),
 )
 
 
@@ -130,18 +140,19 @@ def profiles(folder: Path) -> None:
         "network", "batch", "silent (ms)", "sent (MB)", "sends (ms)", "bursts", "iteration (ms)", "thesis"
     )
     print_row("---", *["---:"] * 7)
-    for name, batch in PROFILED:
-        demand = NETWORKS[name].demand(2, batch)
+    networks = {each.name: each for each in BY_NAME}
+    for name, batch, *tune in PROFILED:
+        demand = networks[name].demand(2, batch, 1.0, *tune)
         bursts = [phase.duration_ns for phase in demand.phases if phase.bandwidth_bps]
         print_row(
             *(
-                name,
+                ", ".join((name, *tune)),
                 str(batch),
                 f"{(demand.iteration_ns - sum(bursts)) / 1e6:.1f}",
                 f"{demand.bits / 8e6:.0f}",
             ),
             *(f"{sum(bursts) / 1e6:.1f}", str(len(bursts)), f"{demand.iteration_ns / 1e6:.1f}"),
-            str(ALONE_MS.get((name, batch), "-")),
+            str(ALONE_MS.get((name, batch), "-")) if not tune else "-",
         )
 
 
@@ -230,7 +241,7 @@ def course(jobs: Sequence[NetworkJob], shown_ms: float, bin_ms: float = 2.0, aft
     """Run jobs of two workers; rates are those of the ring's two messages together, halved, from `after_ms` on."""
     network = network_named(f"dumbbell:3,{LINK}")
     table = RoutingTable(network)
-    run = StepRun(network, 1, STEP_NS)
+    run = StepRun(network, [(job.name, job.traffic) for job in jobs], [job.law for job in jobs], 1, STEP_NS)
     for number, job in enumerate(jobs):
         run.start(number, job, table.routes(job), hold_ns=job.start_ns)
     run.run(after_ms * 1e6)
@@ -398,6 +409,188 @@ def _figure_4_16(found: Mapping[str, Course]) -> Figure:
     return figure
 
 
+# -- traces ------------------------------------------------------------------------------------------------------------
+
+_GPT = "models=GPT1+GPT2+GPT2-B+GPT3+DLRM"
+TRACES: Mapping[tuple[str, str], tuple[str, int]] = {
+    ("dynamic", "thesis"): ("4.13", 10),
+    ("dynamic:models=model", "thesis"): ("4.15", 10),
+    ("dynamic", "thesis,gpus=2"): ("4.17", 10),
+    ("poisson:load=0.9", "thesis"): ("4.11", 10),
+    (f"poisson:load=0.9,{_GPT}", "thesis"): ("4.12", 10),
+    ("dynamic", "two-tier:12x2:2:1"): ("", 10),
+    ("dynamic", "leaf-spine:6x4:4:1"): ("", 10),
+    ("dynamic", "leaf-spine:6x4:8:1"): ("", 10),
+    ("dynamic:compute=0.5", "thesis"): ("", 10),
+    ("dynamic:compute=0.25", "thesis"): ("", 10),
+    ("poisson:load=0.8", "thesis"): ("", 4),
+    ("poisson:load=1.0", "thesis"): ("", 4),
+}
+"""Of each trace and network, the figure that has it in the thesis, and the number of seeds."""
+SCHEDULERS = ("themis", "pollux")
+MEASURES = (("slowdown", "mean"), ("slowdown", "p99"), ("completion_s", "p99"))
+
+
+def runs_of(
+    trace: str, topology: str, schedulers: Sequence[str], seeds: int, kept: Path | None
+) -> Mapping[str, Sequence[TraceRun]]:
+    """The runs by shares of each scheduler, alone and with Cassini, one a seed."""
+    network = network_named(f"{topology},{LINK},delay_us=5")
+    cluster = NetworkCluster.of(network, digest(repr(network)))
+    workload = TracesInNetwork(FluidSettings(cluster, cluster.nic_bps))
+    policies = tuple(f"{name}{more}+dcqcn" for name in schedulers for more in ("", "+cassini"))
+    plan = ComparisonPlan(workload, policies, traces_in(trace, range(seeds), cluster))
+    return plan.result(run_plans([plan], 1, kept)).runs
+
+
+def gain_of(alone: Sequence[TraceRun], augmented: Sequence[TraceRun], value: str, of: str) -> str:
+    """The mean over seeds of a value's ratio, and half of its 95 % interval."""
+    ratios = [before[value][of] / after[value][of] for before, after in zip(alone, augmented, strict=True)]
+    return f"{fmean(ratios):.2f} +- {half_interval(ratios):.2f}"
+
+
+def traces(folder: Path) -> None:
+    """What Cassini gains each scheduler on each trace, and the distribution of iterations of those in figures."""
+    kept = None if folder == PICTURES else folder / "runs"
+    measures = ("mean", "99th percentile", "completion, 99th percentile")
+    print_row("trace", "network", "seeds", "scheduler", "slowdown: alone, with Cassini", *measures)
+    print_row("---", "---", "---:", "---", *["---:"] * (1 + len(measures)))
+    drawn = {}
+    for (trace, topology), (figure, seeds) in TRACES.items():
+        schedulers = SCHEDULERS if figure else SCHEDULERS[:1]
+        runs = runs_of(trace, topology, schedulers, seeds, kept)
+        for name in schedulers:
+            alone, augmented = runs[f"{name}+dcqcn"], runs[f"{name}+cassini+dcqcn"]
+            slowdowns = (fmean(run["slowdown"]["mean"] for run in each) for each in (alone, augmented))
+            gains = (gain_of(alone, augmented, *measure) for measure in MEASURES)
+            shown = ", ".join(f"{each:.3f}" for each in slowdowns)
+            print_row(f"`{trace}`", f"`{topology}`", str(seeds), name, shown, *gains)
+        if figure:
+            every = {name: pooled(each, "every_slowdown") for name, each in runs.items()}
+            drawn[figure] = {name: np.quantile(each, np.linspace(0, 1, 1001)) for name, each in every.items()}
+    write(lambda: _traces_figure(drawn), folder / "thesis_traces.png")
+
+
+def _traces_figure(drawn: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
+    colours = dict(zip(SCHEDULERS, JOB_COLOURS[:2], strict=True))
+    key = list(colours.items())
+    title = "Iterations over what they take alone; dashed with Cassini, by shares, ten seeds"
+    figure = framed(title, key, 2.4, columns=len(drawn))
+    for axes, (name, policies) in zip(figure.axes, sorted(drawn.items()), strict=True):
+        for policy, values in policies.items():
+            style = "--" if "cassini" in policy else "-"
+            axes.plot(
+                values,
+                np.linspace(0, 1, len(values)),
+                style,
+                color=colours[policy.partition("+")[0]],
+                linewidth=1.4,
+            )
+        axes.set_xlim(0.98, 2.2)
+        axes.set_title(f"Figure {name}", loc="left", color=INK, fontsize=9)
+        axes.set_xlabel("slowdown")
+        axes.grid()
+    figure.axes[0].set_ylabel("share of iterations")
+    for axes in figure.axes[1:]:
+        axes.set_yticklabels([])
+    return figure
+
+
+PAIRS: Sequence[tuple[str, str, str, bool]] = (
+    ("4.5.2", "XLM", "WideResNet101", False),
+    ("4.5.2", "GPT2", "GPT3", False),
+    ("4.5.2", "GPT2", "GPT1", True),
+    ("4.5.4", "GPT3", "GPT2", False),
+    ("4.5.4", "GPT1", "DLRM", False),
+    ("4.5.4", "GPT1", "GPT2", True),
+    ("4.5.4", "GPT3", "DLRM", True),
+)
+"""Where the thesis says of two networks whether they are compatible; batches and workers it does not tell."""
+
+
+def pairs(folder: Path) -> None:
+    """Cassini's score of two jobs of so many workers on one link: its range over their batches."""
+    print_row("section", "jobs", "compatible (thesis)", *(f"{workers} workers" for workers in (2, 4, 8)))
+    print_row("---", "---", "---", *["---:"] * 3)
+    for section, first, second, compatible in PAIRS:
+        cells = []
+        for workers in (2, 4, 8):
+            batches = [(one, two) for one in NETWORKS[first].batches for two in NETWORKS[second].batches]
+            scores = [_pair_score((first, one), (second, two), workers) for one, two in batches]
+            cells.append(f"{min(scores):.2f} to {max(scores):.2f}")
+        print_row(section, f"{first}, {second}", "yes" if compatible else "no", *cells)
+
+
+def _pair_score(first: tuple[str, int], second: tuple[str, int], workers: int) -> float:
+    demands = {
+        f"{number}": NETWORKS[name].demand(workers, batch)
+        for number, (name, batch) in enumerate((first, second))
+    }
+    return choose_placement([{"link": list(demands)}], demands, {"link": 50e9}, worthwhile=0).score
+
+
+# -- chapter 5 ---------------------------------------------------------------------------------------------------------
+
+MLTCP_NETWORKS: Sequence[tuple[str, int]] = (
+    *(("VGG16", 1400), ("WideResNet101", 800), ("BERT", 8), ("RoBERTa", 12), ("CamemBERT", 8), ("GPT1", 32)),
+    ("GPT2", 24),
+)
+"""Of the nine of 1.2 those that leave the link half of their time; GPT-3 and Llama do not."""
+MOST_JOBS = 6
+"""Two workers each: 12 servers."""
+MLTCP_LAWS = ("dcqcn", "mltcp_dcqcn", "mltcp_dcqcn@recover")
+PARTED = 1.05
+
+
+def chapter_5(folder: Path) -> None:
+    """As many equal jobs of each network as fit on a link, six at most, under DCQCN as NICs have it and under F."""
+    measures = [f"{law.replace('mltcp_dcqcn', 'F')}: mean, p99, marked, parted" for law in MLTCP_LAWS]
+    print_row("network", "sends", "jobs", "at most", *measures)
+    print_row("---", *["---:"] * (3 + len(measures)))
+    drawn: dict[str, list[np.ndarray]] = {}
+    for name, batch in MLTCP_NETWORKS:
+        demand = NETWORKS[name].demand(2, batch)
+        share = sum(each.duration_ns for each in demand.phases if each.bandwidth_bps) / demand.iteration_ns
+        jobs = min(MOST_JOBS, max(2, int(1 / share)))
+        workload = contest([f"{jobs}*{NETWORKS[name].description(2, batch)}"], 40, MOST_JOBS)
+        cells = []
+        for law in MLTCP_LAWS:
+            control = f"{law}{':' if '@' in law else '@'}state={LAWS['N']}:timer=125us"
+            runs = [workload.run(NetworkSeed(seed), control) for seed in SEEDS]
+            marked_mb = fmean(run["marked_bytes"] / run["iterations"] for run in runs) / 1e6
+            mean, p99 = (fmean(run[value] for run in runs) for value in ("mean_slowdown", "p99_slowdown"))
+            parted = ", ".join(parted_after(run["slowdowns"]) for run in runs)
+            every = np.concatenate([run["slowdowns"] for run in runs])
+            drawn.setdefault(f"{jobs} {name}", []).append(every.mean(axis=0))
+            cells.append(f"{mean:.3f}, {p99:.2f}, {marked_mb:.1f} MB, {parted}")
+        print_row(name, f"{share:.0%}", str(jobs), f"{1 + share * (jobs - 1):.2f}", *cells)
+    write(lambda: _chapter_5_figure(drawn), folder / "thesis_mltcp.png")
+
+
+def _chapter_5_figure(drawn: Mapping[str, Sequence[np.ndarray]]) -> Figure:
+    colours = (MUTED, JOB_COLOURS[0], JOB_COLOURS[1])
+    key = list(zip(MLTCP_LAWS, colours, strict=True))
+    figure = framed("Equal jobs on a link of 50 Gbit/s: slowdown by iteration", key, 2.0, columns=len(drawn))
+    for axes, (title, courses) in zip(figure.axes, drawn.items(), strict=True):
+        for values, colour in zip(courses, colours, strict=True):
+            axes.plot(np.arange(1, len(values) + 1), values, color=colour, linewidth=1.4)
+        axes.set_ylim(0.98, 1.75)
+        axes.set_title(title.replace("WideResNet101", "WRN101"), loc="left", color=INK, fontsize=9)
+        axes.grid()
+    figure.axes[len(drawn) // 2].set_xlabel("iteration")
+    for axes in figure.axes[1:]:
+        axes.set_yticklabels([])
+    return figure
+
+
+def parted_after(slowdowns: Sequence[Sequence[float]]) -> str:
+    """After how many iterations no job takes over `PARTED` times as long as alone any more."""
+    late = max(
+        max((number for number, each in enumerate(own, 1) if each > PARTED), default=0) for own in slowdowns
+    )
+    return str(late) if late < max(map(len, slowdowns)) else "never"
+
+
 WHATS = {
     "profiles": profiles,
     "sets": write_sets,
@@ -408,6 +601,9 @@ WHATS = {
     "table-3.1-fitted": partial(table_3_1, kind="fitted-"),
     "table-4.3-fitted": partial(table_4_3, kind="fitted-"),
     "figure-4.16": figure_4_16,
+    "traces": traces,
+    "pairs": pairs,
+    "chapter-5": chapter_5,
 }
 
 
@@ -415,7 +611,7 @@ def main() -> None:
     """Print or draw what was asked for."""
     if len(sys.argv) < 2 or sys.argv[1] not in WHATS:
         sys.exit(f"expected {', '.join(WHATS)}, got {' '.join(sys.argv[1:]) or 'none'}")
-    WHATS[sys.argv[1]](Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "docs/pictures")
+    WHATS[sys.argv[1]](Path(sys.argv[2]) if len(sys.argv) > 2 else PICTURES)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 * ``show``: prints the tables of docs/which.md and draws docs/pictures/which.png, without a simulation.
 
 Finished runs are kept in FOLDER, from which the same command goes on. What comes of them is in docs/results/which.json,
-written after each case. Everything is simulated, in one process.
+written after each case; cases that are there are not run again. Everything is simulated, in one process.
 
 A host of the network stands for a server of 8 GPUs, whose workers share its NIC. Its jobs are drawn: whole servers,
 what they train by `placement.traces.job_mix`, and of that the phases of an iteration on the server that sends most.
@@ -19,7 +19,7 @@ import json
 import random
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -240,34 +240,26 @@ STEPPED = ("equal",)
 COMPARED = tuple(Case("4x8", over, load, "equal", 24, seeds=1) for over in OVERS for load in LOADS)
 
 
-def modes(folder: Path) -> Iterator[dict[str, Any]]:
-    """Fair shares and MLTCP in both modes."""
+def in_both_modes(case: Case, folder: Path) -> dict[str, Any]:
+    """Fair shares and MLTCP on a case, by shares and in steps."""
     pair = ("fair", "MLTCP")
-    for case in COMPARED:
-        ideal = runs_of(case, [ideal_of(FAIR)], folder)
-        entry = case.document()
-        for mode in ("shares", "steps"):
-            runs = ideal | runs_of(case, [APPROACHES[name][0] for name in pair], folder, mode)
-            entry[mode] = {name: beside(APPROACHES[name][0], runs) for name in pair}
-        yield entry
+    ideal = runs_of(case, [ideal_of(FAIR)], folder)
+    entry = case.document()
+    for mode in ("shares", "steps"):
+        runs = ideal | runs_of(case, [APPROACHES[name][0] for name in pair], folder, mode)
+        entry[mode] = {name: beside(APPROACHES[name][0], runs) for name in pair}
+    return entry
 
 
-def table(folder: Path) -> Iterator[dict[str, Any]]:
-    """All approaches on all cases."""
-    for case in CASES:
-        stepped = IN_STEPS if case.mix in STEPPED else ()
-        policies = {name: policy for name, (policy, _) in APPROACHES.items()}
-        others = [policy for name, policy in policies.items() if name not in stepped]
-        # Where no message uses a link, the over-subscription makes no difference.
-        runs = runs_of(replace(case, over=1), map(ideal_of, policies.values()), folder)
-        runs |= runs_of(case, others, folder)
-        runs |= runs_of(case, [policies[name] for name in stepped], folder, "steps") if stepped else {}
-        yield _entry(case, policies, runs, stepped)
-
-
-def _entry(
-    case: Case, policies: Mapping[str, str], runs: Runs, stepped: Sequence[str] = ()
-) -> dict[str, Any]:
+def each_approach(case: Case, folder: Path) -> dict[str, Any]:
+    """All approaches on a case."""
+    stepped = IN_STEPS if case.mix in STEPPED else ()
+    policies = {name: policy for name, (policy, _) in APPROACHES.items()}
+    others = [policy for name, policy in policies.items() if name not in stepped]
+    # Where no message uses a link, the over-subscription makes no difference.
+    runs = runs_of(replace(case, over=1), map(ideal_of, policies.values()), folder)
+    runs |= runs_of(case, others, folder)
+    runs |= runs_of(case, [policies[name] for name in stepped], folder, "steps") if stepped else {}
     found = {name: beside(policy, runs) for name, policy in policies.items()}
     return {**case.document(), "in_steps": list(stepped), "approaches": found}
 
@@ -357,7 +349,7 @@ def heat_map(entries: Entries) -> Figure:
 
 
 TABLES = {"modes": modes_table, "table": cases_table}
-WHATS = {"modes": modes, "table": table}
+WHATS = {"modes": (COMPARED, in_both_modes), "table": (CASES, each_approach)}
 
 
 def show(results: Mapping[str, Any]) -> None:
@@ -372,6 +364,11 @@ def show(results: Mapping[str, Any]) -> None:
 def kept() -> dict[str, Any]:
     """The results that there are."""
     return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def entry_of(case: Case, entries: Entries) -> dict[str, Any] | None:
+    """What is known of a case."""
+    return next((dict(each) for each in entries if case.document().items() <= each.items()), None)
 
 
 def shown_tables(results: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -396,10 +393,12 @@ def main(arguments: Sequence[str]) -> None:
     if len(arguments) != 2 or arguments[0] not in WHATS:
         sys.exit(f"expected {', '.join(WHATS)} and a folder, or show, got {' '.join(arguments) or 'nothing'}")
     what, folder = arguments[0], Path(arguments[1])
-    done: list[dict[str, Any]] = []
-    for entry in WHATS[what](folder):
-        done.append(entry)
-        keep({**kept(), what: done})
+    cases, run = WHATS[what]
+    entries: list[dict[str, Any] | None] = [entry_of(case, kept().get(what, ())) for case in cases]
+    for number, case in enumerate(cases):
+        if entries[number] is None:
+            entries[number] = run(case, folder)
+            keep({**kept(), what: [entry for entry in entries if entry is not None]})
 
 
 if __name__ == "__main__":

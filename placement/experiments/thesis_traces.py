@@ -18,7 +18,7 @@ from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_MS
 from placement.simulator.network.alone_demand import alone_demand
 from placement.simulator.network.parallelism import traffic_of
-from placement.traces.model_shapes import A100_TFLOPS, DATA_PARALLEL, DATA_PARALLEL_TFLOPS, TRANSFORMERS
+from placement.traces.model_shapes import A100_TFLOPS, DATA_PARALLEL, DATA_PARALLEL_TFLOPS
 from placement.traces.sets import JobSet, TracedJob
 
 CAPACITY_GBPS = 50.0
@@ -148,8 +148,12 @@ def _job(
 # * DLRM is MLPerf's.
 
 IMAGE = 64
-_GPT2 = "gpt2:layers=24,hidden=1536"
-_GPT3 = "gpt3:layers=96,hidden=1344,slices=12"
+_SHAPES = {
+    "gpt1": "gpt1:",
+    "gpt2": "gpt2:layers=24,hidden=1536,",
+    "gpt2-b": "gpt2:layers=24,hidden=1184,",
+    "gpt3": "gpt3:layers=96,hidden=1344,slices=12,",
+}
 _MINIBATCHES = {"gpt2": 3, "gpt3": 4}
 """Of a pipeline: those of Figure 4.1(b), and two a stage."""
 
@@ -170,42 +174,42 @@ class ThesisNetwork:
     batches: tuple[int, ...]
     noise_scale: float = 16.0
 
-    def description(self, workers: int, batch: int, compute: float = 1.0) -> str:
+    def description(self, workers: int, batch: int, compute: float = 1.0, tune: str = "full") -> str:
         """How so many workers train it, for `simulator.network.parallelism`.
 
         Args:
             workers: of the job.
             batch: of a worker.
             compute: how many times as long computing takes.
+            tune: full, or lora of a transformer.
 
         Raises:
             UsageError: no workers, or no batch.
         """
         if workers < 1 or batch < 1:
             raise UsageError(f"{self.name}: workers and batch: expected 1 or more, got {workers} and {batch}")
-        name = self.name.lower()
-        if name in TRANSFORMERS:
-            return f"{_divided(name, workers, batch)},tflops={A100_TFLOPS / compute:g}"
+        name, tuned = self.name.lower(), "" if tune == "full" else f",tune={tune}"
+        if name in _SHAPES:
+            return f"{_divided(name, workers, batch)},tflops={A100_TFLOPS / compute:g}{tuned}"
         image = f",image={IMAGE}" if name in DATA_PARALLEL and DATA_PARALLEL[name].dense else ""
-        return f"{name}:dp={workers},batch={batch}{image},tflops={DATA_PARALLEL_TFLOPS / compute:g}"
+        return f"{name}:dp={workers},batch={batch}{image},tflops={DATA_PARALLEL_TFLOPS / compute:g}{tuned}"
 
-    def demand(self, workers: int, batch: int, compute: float = 1.0) -> Demand:
+    def demand(self, workers: int, batch: int, compute: float = 1.0, tune: str = "full") -> Demand:
         """The demand of an iteration of a job that runs alone, on GPUs that take `compute` times as long."""
-        return _demand_of(self.description(workers, batch, compute))
+        return _demand_of(self.description(workers, batch, compute, tune))
 
 
 def _divided(name: str, workers: int, batch: int) -> str:
-    if name == "gpt2" and workers % 2 == 0:
-        count = _MINIBATCHES[name]
-        return f"{_GPT2},pp=2,dp={workers // 2},microbatches={count},batch={max(1, batch // count)}"
+    if name.startswith("gpt2") and workers % 2 == 0:
+        count = _MINIBATCHES["gpt2"]
+        return f"{_SHAPES[name]}pp=2,dp={workers // 2},microbatches={count},batch={max(1, batch // count)}"
     if name == "gpt3" and workers % 4 == 0:
         count = _MINIBATCHES[name]
         division = f"tp=2,pp=2,dp={workers // 4},microbatches={count}"
-        return f"{_GPT3},{division},batch={max(1, batch // count)}"
+        return f"{_SHAPES[name]}{division},batch={max(1, batch // count)}"
     if name == "gpt3" and workers % 2 == 0:
-        return f"{_GPT3},tp=2,dp={workers // 2},batch={batch}"
-    shape = {"gpt1": "gpt1:", "gpt2": f"{_GPT2},", "gpt3": f"{_GPT3},"}[name]
-    return f"{shape}dp={workers},batch={batch}"
+        return f"{_SHAPES[name]}tp=2,dp={workers // 2},batch={batch}"
+    return f"{_SHAPES[name]}dp={workers},batch={batch}"
 
 
 @cache
@@ -234,6 +238,9 @@ _TABLE = (
 )
 NETWORKS: Mapping[str, ThesisNetwork] = MappingProxyType({network.name: network for network in _TABLE})
 """The networks of Table 4.2."""
+
+BY_NAME = (*_TABLE, ThesisNetwork("GPT2-B", "model", (70,)))
+"""With GPT2-B of 4.5.2, which a mix has only by its name: GPT2 is GPT2-A, in a batch of 24."""
 
 
 def by_rule(fitted: JobSet) -> JobSet:
@@ -277,8 +284,13 @@ class ModelMix:
     @property
     def networks(self) -> tuple[ThesisNetwork, ...]:
         """The networks, in the order of Table 4.2."""
-        known = {name.lower() for name in NETWORKS} | {"data", "model"}
+        known = {each.name.lower() for each in BY_NAME} | {"data", "model"}
         wanted = {model.lower() for model in self.models}
         for model in wanted - known:
-            raise UsageError(f"models: expected data, model or {', '.join(NETWORKS)}, got {model}")
-        return tuple(each for each in _TABLE if {each.name.lower(), each.kind} & wanted)
+            names = ", ".join(each.name for each in BY_NAME)
+            raise UsageError(f"models: expected data, model or {names}, got {model}")
+        return tuple(
+            each
+            for each in BY_NAME
+            if each.name.lower() in wanted or (each in _TABLE and each.kind in wanted)
+        )

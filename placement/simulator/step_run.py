@@ -162,6 +162,12 @@ class StepRun:
             return None
         return float(record["first_sent"] - self._silence[number])
 
+    def delivered_bytes(self, number: int) -> float:
+        """The bytes of the job's messages that have reached their receivers since its start."""
+        record, flows = self._state.jobs[number], self._state.flows
+        first = int(record["first_flow"])
+        return float(flows["delivered_in_all"][first : first + int(record["flows"])].sum())
+
     def iterations(self) -> dict[int, Iterations]:
         """The iterations of each job that ended since the last call, with the bits of them that were marked."""
         found, state = {}, self._state

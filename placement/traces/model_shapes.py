@@ -20,6 +20,9 @@ A100_TFLOPS = 140.0
 DATA_PARALLEL_TFLOPS = 60.0
 """Of ResNet-50 on an A100, mixed precision: 2,470 images a second (NVIDIA, 2021) of 3 x 8.18 GFLOP are 60.6."""
 
+LOW_RANK = 8
+"""Of the updates that fine-tuning by LoRA trains (Hu et al., ICLR 2022): of the queries' and the values' matrices."""
+
 IMAGE = 224
 """The side of the images, in pixels, for which `DataParallelNetwork.forward_gflop` is."""
 
@@ -37,6 +40,11 @@ class Transformer:
     def layer_parameters(self) -> int:
         """Of attention (a third) and feed-forward (two thirds), without biases."""
         return 12 * self.hidden**2
+
+    @property
+    def layer_updates(self) -> int:
+        """The parameters that LoRA trains in a layer: two matrices for the queries, two for the values."""
+        return 4 * LOW_RANK * self.hidden
 
     @property
     def parameters(self) -> int:
@@ -68,17 +76,24 @@ class DataParallelNetwork:
         batch: samples of a worker, where no other number is told.
         dense: of a network for images, the parameters behind its convolutions, whose operations do not depend on the
             image's size; 0: not for images.
+        updates: the parameters that LoRA trains; 0: not for this network.
     """
 
     parameters: int
     forward_gflop: float
     batch: int
     dense: int = 0
+    updates: int = 0
 
     @property
     def megabytes(self) -> float:
         """Of the gradients."""
         return self.parameters * GRADIENT_BYTES / 1e6
+
+    @property
+    def lora_megabytes(self) -> float:
+        """Of the gradients of LoRA's updates alone."""
+        return self.updates * GRADIENT_BYTES / 1e6
 
     def compute_ms(
         self, batch: int | None = None, image: int = IMAGE, tflops: float = DATA_PARALLEL_TFLOPS
@@ -97,8 +112,9 @@ class DataParallelNetwork:
 
 def _encoder(layers: int, hidden: int, parameters: int, batch: int) -> DataParallelNetwork:
     """A transformer of sequences of 512 tokens: 2 FLOP a token and parameter of its layers."""
-    layer_parameters = Transformer(layers, hidden, 512, 0).parameters
-    return DataParallelNetwork(parameters, 2 * layer_parameters * 512 / 1e9, batch)
+    shape = Transformer(layers, hidden, 512, 0)
+    forward_gflop = 2 * shape.parameters * 512 / 1e9
+    return DataParallelNetwork(parameters, forward_gflop, batch, updates=layers * shape.layer_updates)
 
 
 _VGG_DENSE = 123_642_856

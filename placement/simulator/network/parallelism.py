@@ -20,8 +20,9 @@ times are an estimate.
 Other keys: ``batch``, samples a microbatch (1; of networks of known size and DLRM, a worker: as listed there),
 ``microbatches`` (4 pp; 1 without a pipeline), ``layers``, ``hidden`` and ``sequence`` of a transformer, ``megabytes``
 of a network of known size, ``image``, the side of its images (224); ``slices``, the pieces into which a stage's
-computing is cut for its tensor and expert collectives (its layers);
-``collective`` (ring or tree), ``chunks`` (see `patterns`) and ``connections`` between any two workers (1).
+computing is cut for its tensor and expert collectives (its layers); ``tune``, full or lora: transformers train updates
+of rank 8 of their queries and values alone, reduce these alone, and go backward as fast as forward (LoRA, Hu et al.,
+ICLR 2022); ``collective`` (ring or tree), ``chunks`` (see `patterns`) and ``connections`` between any two workers (1).
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ _WHOLE = (
     "connections",
 )
 _NUMBERS = ("tflops", "compute_ms", "megabytes")
-KEYS = (*_WHOLE, *_NUMBERS, "collective")
+_LORA = "lora"
+_CHOICES: Mapping[str, tuple[str, ...]] = {"collective": tuple(ALL_REDUCES), "tune": ("full", _LORA)}
+KEYS = (*_WHOLE, *_NUMBERS, *_CHOICES)
 
 MODELS = (*TRANSFORMERS, *DATA_PARALLEL, "dlrm")
 
@@ -94,6 +97,12 @@ class Parallelism:
     collective: str = "ring"
     tflops: float | None = None
     compute_ms: float | None = None
+    tune: str = _CHOICES["tune"][0]
+
+    @property
+    def backward(self) -> int:
+        """How many times as long the backward pass takes as the forward one."""
+        return 1 if self.tune == _LORA else 2
 
     @property
     def workers(self) -> int:
@@ -146,9 +155,12 @@ def described_traffic(model: str, values: Mapping[str, str]) -> Traffic:
         return _TransformerTraffic(replace(TRANSFORMERS[name], **shape), division, model).traffic()
     if shape or division.workers != division.dp or division.ep > 1 or division.microbatches:
         raise UsageError(f"job {model}: expected data parallelism (dp) only, got {shown(dict(values))}")
+    if division.tune == _LORA and not (network and network.updates):
+        raise UsageError(f"job {model}: tune: expected full, since it is no transformer")
     if network is None:
         return _of_recommendation(division)
-    return _of_network(network, division, float(megabytes or network.megabytes) * 1e6)
+    own_megabytes = network.lora_megabytes if division.tune == _LORA else network.megabytes
+    return _of_network(network, division, float(megabytes or own_megabytes) * 1e6)
 
 
 def _parsed(model: str, values: Mapping[str, str]) -> dict[str, float | str]:
@@ -159,13 +171,11 @@ def _parsed(model: str, values: Mapping[str, str]) -> dict[str, float | str]:
             found[key] = int(_whole(value, where))
         elif key in _NUMBERS:
             found[key] = parse_number(value, field=where, lowest=1e-6, highest=1e12)
-        elif key == "collective" and value in ALL_REDUCES:
+        elif value in _CHOICES.get(key, ()):
             found[key] = value
         else:
-            expected = (
-                f"expected {', '.join(ALL_REDUCES)}" if key == "collective" else f"expected {', '.join(KEYS)}"
-            )
-            raise UsageError(f"{where}: {expected}, got {shown(value if key == 'collective' else key)}")
+            expected, got = (_CHOICES[key], value) if key in _CHOICES else (KEYS, key)
+            raise UsageError(f"{where}: expected {', '.join(expected)}, got {shown(got)}")
     return found
 
 
@@ -180,13 +190,15 @@ def _whole(text: str, where: str) -> float:
 
 
 def _of_network(network: DataParallelNetwork, division: Parallelism, size_bytes: float) -> Traffic:
-    """Data parallel, with a third of the computing forward."""
+    """Data parallel, with a third of the computing forward in a full training."""
     tflops = division.tflops or DATA_PARALLEL_TFLOPS
-    compute_ms = division.compute_ms or network.compute_ms(division.batch, division.image or IMAGE, tflops)
-    plan, compute_ns = division.plan(), compute_ms * NS_PER_MS
-    forward = plan.compute(compute_ns / 3)
+    full_ms = network.compute_ms(division.batch, division.image or IMAGE, tflops)
+    if division.compute_ms is not None:
+        full_ms = division.compute_ms * (3 / (1 + division.backward))
+    plan, full_ns = division.plan(), full_ms * NS_PER_MS
+    forward = plan.compute(full_ns / 3)
     rounds = division.all_reduce(range(division.dp), size_bytes)
-    _bucketed(plan, division, forward, 2 / 3 * compute_ns, rounds)
+    _bucketed(plan, division, forward, division.backward / 3 * full_ns, rounds)
     return plan.traffic()
 
 
@@ -238,10 +250,10 @@ class _TransformerTraffic:
         self._plan = division.plan()
 
     def _compute_ns(self) -> float:
-        """Of the forward pass of a microbatch on a stage; the backward pass takes twice as long."""
+        """Of the forward pass of a microbatch on a stage."""
         division = self._division
         if division.compute_ms is not None:
-            return division.compute_ms * NS_PER_MS / 3 / self._microbatches
+            return division.compute_ms * NS_PER_MS / (1 + division.backward) / self._microbatches
         tokens = (division.batch or 1) * self._shape.sequence
         flop = 2 * self._shape.layer_parameters * self._layers * tokens / division.tp
         return flop / ((division.tflops or A100_TFLOPS) * 1e12) * 1e9
@@ -258,7 +270,7 @@ class _TransformerTraffic:
             replicas = range(group * division.ep, (group + 1) * division.ep)
             self._pipeline(passes, replicas, last_backward)
         reduced = {stage: self._reduce_gradients(stage, parts) for stage, parts in last_backward.items()}
-        if division.pp > 1:
+        if division.pp > 1 and division.tune != _LORA:
             self._reduce_embedding(reduced)
         return self._plan.traffic()
 
@@ -295,7 +307,7 @@ class _TransformerTraffic:
     def _pass(self, stage: int, replicas: range, backward: bool, parts: int, after: list[int]) -> list[int]:
         """The computing and the collectives within one pass; returns its pieces, at least as many as `parts`."""
         division, plan = self._division, self._plan
-        compute_ns = self._forward_ns * (2 if backward else 1)
+        compute_ns = self._forward_ns * (division.backward if backward else 1)
         exchanges = division.tp > 1 or division.ep > 1
         pieces = max(parts, self._slices if exchanges else 1)
         done = []
@@ -319,12 +331,13 @@ class _TransformerTraffic:
 
     def _reduce_gradients(self, stage: int, parts: list[list[int]]) -> int:
         """The all-reduces of a stage's gradients, bucket by bucket; returns the last step of them."""
-        division = self._division
-        dense = self._shape.layer_parameters * self._layers * VALUE_BYTES / division.tp
+        division, tuned = self._division, self._division.tune == _LORA
+        of_layer = self._shape.layer_updates if tuned else self._shape.layer_parameters
+        dense = of_layer * self._layers * VALUE_BYTES / division.tp
         groups: list[tuple[list[int], float]] = []
         for tensor in range(division.tp):
             everyone = [self.worker(tensor, replica, stage) for replica in range(division.dp)]
-            if division.ep == 1:
+            if division.ep == 1 or tuned:
                 groups.append((everyone, dense))
                 continue
             groups.append((everyone, dense / 3))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from docs.which_approach import APPROACHES, DrawnJobs, kept, shown_tables, what_to_do
+from docs.which_approach import APPROACHES, CASES, DrawnJobs, entry_of, kept, shown_tables, what_to_do
 
 
 def test_the_tables_are_those_of_the_kept_runs():
@@ -23,3 +23,8 @@ def test_another_load_has_the_same_jobs_nearer_to_each_other():
         (job.workers, job.iterations, job.demand) for job in whole
     ]
     assert all(abs(a.arrival_ns - 2 * b.arrival_ns) <= 2 * 8 for a, b in zip(half, whole, strict=True))
+
+
+def test_a_case_that_is_kept_is_not_run_again():
+    entries = kept()["table"]
+    assert [entry_of(case, entries) for case in CASES if entry_of(case, entries) is not None] == entries

@@ -125,6 +125,27 @@ def test_computing_follows_from_flops_and_is_what_is_asked_for():
     assert alone_ns(described("gpt2:dp=8,compute_ms=50,buckets=5")) == pytest.approx(50e6, abs=100)
 
 
+def sent_bytes(text):
+    return sum(each.size_bytes for step in described(text).steps for each in step.messages)
+
+
+@pytest.mark.parametrize(
+    ("text", "layers", "hidden", "value_bytes"),
+    [("bert:dp=2,batch=8", 12, 768, 4), ("llama7b:dp=2", 32, 4096, 2), ("gpt3:dp=2,ep=2", 96, 12288, 2)],
+)
+def test_lora_reduces_the_updates_of_queries_and_values_and_goes_backward_once(
+    text, layers, hidden, value_bytes
+):
+    """Two matrices of rank 8 each (Hu et al., 2022); tokens that experts exchange are what they were."""
+    exchanged = 4 * 2 * layers * GPT3.sequence * hidden * 2 / 2 if "ep" in text else 0
+    updates = layers * 2 * 2 * 8 * hidden * value_bytes
+    assert sent_bytes(f"{text},tune=lora") == pytest.approx(2 * updates + exchanged, rel=1e-9)
+    assert alone_ns(described(f"{text},tune=lora")) == pytest.approx(
+        2 / 3 * alone_ns(described(text)), rel=1e-6
+    )
+    assert sent_bytes(f"{text},tune=full") == sent_bytes(text)
+
+
 def test_buckets_are_sent_while_the_backward_pass_goes_on():
     steps = described("gpt2:dp=2,buckets=3,compute_ms=90").steps
     reduced = [number for number, step in enumerate(steps) if step.messages]
@@ -163,6 +184,8 @@ def test_phases_are_sent_around_a_ring():
         ("vgg16:collective=star", "job vgg16: collective: expected ring, tree, got 'star'"),
         ("gpt3:pp=5", "job gpt3: pp: expected a divisor of 96 layers, got 5"),
         ("gpt3:dp=4,ep=3", "job gpt3: ep: expected a divisor of dp = 4, got 3"),
+        ("bert:tune=half", "job bert: tune: expected full, lora, got 'half'"),
+        ("vgg16:tune=lora", "job vgg16: tune: expected full, since it is no transformer"),
         ("gpt3:megabytes=3", "job gpt3: megabytes"),
         ("dlrm:megabytes=3", "job dlrm: megabytes"),
         ("bert:image=64", "job bert: image: expected a network for images"),
