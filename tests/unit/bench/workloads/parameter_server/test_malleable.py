@@ -151,7 +151,9 @@ def test_twenty_joins_leave_no_descriptors_and_no_threads():
             collect_until(running, lambda: len(running.present) == 1)
             after(running, 5)
         assert len(running.workers) == 22
-        for _ in range(100):  # those of the last ones may still be ending, and `before` may have those of the first
+        for _ in range(
+            100
+        ):  # those of the last ones may still be ending, and `before` may have those of the first
             if held_by(running.server_pid) <= before:
                 break
             after(running, 5)
