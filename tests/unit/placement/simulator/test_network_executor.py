@@ -48,6 +48,12 @@ def short_trace(seed):
     return replace(jobs, jobs=tuple(shorter))
 
 
+def brief_trace(seed):
+    """Up to four iterations of each of the first six."""
+    jobs = short_trace(seed)
+    return replace(jobs, jobs=tuple(replace(job, iterations=min(4, job.iterations)) for job in jobs.jobs[:6]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["random", "themis", "themis+cassini"])
 def test_without_f_a_trace_on_two_tiers_is_that_of_the_fluid_simulation(name):
@@ -350,19 +356,21 @@ def test_what_iterations_of_a_trace_took_is_conserved(policy):
     mode, failing = next((mode for mode in TRACE_MODES if mode in how), "shares"), "failing" in how
     chosen, controls = split_controls(name)
     scheduler, gate, rival = placing_policy(chosen, 2, 2 * 10**9)
-    outage = Outage("leaf0->spine0", 10**9, 3 * 10**9)
-    failures = LinkFailures((outage,), reroute_ns=MS) if failing else NO_FAILURES
+    # So many that one of them comes as the link is used.
+    outages = tuple(Outage("leaf0->spine0", at * MS, (at + 100) * MS) for at in range(1000, 31000, 200))
+    failures = LinkFailures(outages, reroute_ns=MS) if failing else NO_FAILURES
     settings = FluidSettings(NetworkCluster.of(network_named("leaf-spine:2x8:4:1,spines=2")), noise=0.01)
     control = TrafficControl(
         parse_controls(controls), gate, mode, rival=rival, failures=failures, attributes=True
     )
-    outcome = run_trace(short_trace(4), settings, scheduler, 2, control)
+    trace = short_trace(4) if mode == "shares" else brief_trace(7)
+    outcome = run_trace(trace, settings, scheduler, 2, control)
     iterations_s = {job.name: job.iteration_ns.sum() / 1e9 for job in outcome.jobs}
     lost_s = dict.fromkeys(iterations_s, 0.0)
     for entry in outcome.losses["lost"]:
         assert entry["lost_s"] > 0 or entry["job"] == entry["neighbour"]
         lost_s[entry["job"]] += entry["lost_s"]
-    assert sum(lost_s.values()) > 0.5
+    assert sum(lost_s.values()) > 0.2
     for found in outcome.losses["lost_by_job"]:
         parts_s = found["unhindered_s"] + found["waited_s"] + lost_s[found["job"]]
         assert found["took_s"] == pytest.approx(parts_s, abs=1e-8)
