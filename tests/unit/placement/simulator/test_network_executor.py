@@ -340,8 +340,8 @@ def test_a_hold_before_an_iteration_is_no_part_of_it():
         "random+ada-srsf+dctcp",
         "random+crux+dctcp",
         "random+dcqcn@failing",
-        "random+mltcp_dcqcn@steps",
-        "random+dcqcn@auto,failing",
+        "random+mltcp_dcqcn@steps,failing",
+        "random+dcqcn@auto",
     ],
 )
 def test_what_iterations_of_a_trace_took_is_conserved(policy):
@@ -351,18 +351,22 @@ def test_what_iterations_of_a_trace_took_is_conserved(policy):
     chosen, controls = split_controls(name)
     scheduler, gate, rival = placing_policy(chosen, 2, 2 * 10**9)
     outage = Outage("leaf0->spine0", 10**9, 3 * 10**9)
-    failures = LinkFailures((outage,), reroute_ns=MS) if failing else NO_FAILURES
+    failures = LinkFailures((outage,), reroute_ns=100 * MS) if failing else NO_FAILURES
     settings = FluidSettings(NetworkCluster.of(network_named("leaf-spine:2x8:4:1,spines=2")), noise=0.01)
     control = TrafficControl(
-        parse_controls(controls), gate, mode, rival=rival, failures=failures, attributes=True
+        parse_controls(controls), gate, mode, 20_000, rival=rival, failures=failures, attributes=True
     )
-    outcome = run_trace(short_trace(2), settings, scheduler, 2, control)
+    trace = short_trace(2)
+    if mode != "shares":
+        crowded = (replace(job, iterations=4, arrival_ns=0) for job in trace.jobs[:9])
+        trace = replace(trace, jobs=tuple(crowded))
+    outcome = run_trace(trace, settings, scheduler, 2, control)
     iterations_s = {job.name: job.iteration_ns.sum() / 1e9 for job in outcome.jobs}
     lost_s = dict.fromkeys(iterations_s, 0.0)
     for entry in outcome.losses["lost"]:
         assert entry["lost_s"] > 0 or entry["job"] == entry["neighbour"]
         lost_s[entry["job"]] += entry["lost_s"]
-    assert sum(lost_s.values()) > 0.5
+    assert sum(lost_s.values()) > (0.5 if mode == "shares" else 0.1)
     for found in outcome.losses["lost_by_job"]:
         parts_s = found["unhindered_s"] + found["waited_s"] + lost_s[found["job"]]
         assert found["took_s"] == pytest.approx(parts_s, abs=1e-8)
