@@ -32,9 +32,9 @@ def asked(name, strict=False):
     return Settings(control=name, control_asked=True, strict=strict)
 
 
-@pytest.mark.parametrize("name", ["none", *CONTROLS, *available()])
-def test_names_that_can_be(name):
-    congestion.check(name)
+def test_names_that_can_be():
+    for name in ("none", "reno", *CONTROLS):
+        congestion.check(name)
 
 
 @pytest.mark.parametrize(

@@ -346,8 +346,8 @@ def test_a_hold_before_an_iteration_is_no_part_of_it():
         "random+ada-srsf+dctcp",
         "random+crux+dctcp",
         "random+dcqcn@failing",
-        "random+mltcp_dcqcn@steps",
-        "random+dcqcn@auto,failing",
+        "random+mltcp_dcqcn@steps,failing",
+        "random+dcqcn@auto",
     ],
 )
 def test_what_iterations_of_a_trace_took_is_conserved(policy):
@@ -361,7 +361,7 @@ def test_what_iterations_of_a_trace_took_is_conserved(policy):
     failures = LinkFailures(outages, reroute_ns=MS) if failing else NO_FAILURES
     settings = FluidSettings(NetworkCluster.of(network_named("leaf-spine:2x8:4:1,spines=2")), noise=0.01)
     control = TrafficControl(
-        parse_controls(controls), gate, mode, rival=rival, failures=failures, attributes=True
+        parse_controls(controls), gate, mode, 20_000, rival=rival, failures=failures, attributes=True
     )
     trace = short_trace(4) if mode == "shares" else brief_trace(7)
     outcome = run_trace(trace, settings, scheduler, 2, control)

@@ -1,14 +1,17 @@
 """The packet-level reference of the network simulator: what must hold exactly, and a part of what it reproduces."""
 
 import json
+from dataclasses import fields
 
+import numpy as np
 import pytest
 
 from mltcp.core.errors import UsageError
 from placement.simulator.network.laws.network_law import Control
 from placement.simulator.network.shares import EXPONENTS
+from tests.network import ns3
 from tests.network.against_base import course_of_packets, measured
-from tests.network.packets import DATA, Case, compared, simulate_long_flows, simulate_packets
+from tests.network.packets import APART, DATA, Case, compared, simulate_long_flows, simulate_packets
 
 
 @pytest.mark.parametrize("law", ["A", "B", "C", "N"])
@@ -71,6 +74,17 @@ def test_jobs_lose_by_the_papers_f_and_not_by_one_that_holds_back_only_while_it_
     [found] = measured(["law=B,wred=W1,jobs=4,load=0.9,compute=68.9"], 3, course_of_packets, 1)
     assert found.over_base("mltcp_dcqcn") > 1.03
     assert found.over_base("mltcp_dcqcn@recover") < 0.9
+
+
+def test_under_f_jobs_that_begin_apart_are_those_of_ns3():
+    names = {each.name for each in fields(ns3.DumbbellCase)}
+    runs = [run for run in json.loads(ns3.DATA.read_text()) if run["f"] and run["offset"]]
+    assert len(runs) >= 3
+    for run in runs:
+        there = np.mean(run["slowdowns"], axis=0)
+        here = np.array(ns3.step_means(ns3.DumbbellCase(**{name: run[name] for name in names}), run["seed"]))
+        assert here.mean() == pytest.approx(there.mean(), abs=0.03)
+        assert abs(np.argmax(here < APART) - np.argmax(there < APART)) <= 2
 
 
 @pytest.mark.parametrize(

@@ -444,7 +444,7 @@ def test_auto_takes_steps_for_the_jobs_that_contend_and_shares_for_the_others():
     assert found[0].slowdowns[0] > 1.3
     apart = [jobs[0], replace(jobs[1], start_ns=round(4.5 * MS)), jobs[2]]
     by_turns = simulate(net, apart, routes, SimulationSettings("auto")).jobs
-    assert np.array([course.slowdowns for course in by_turns]) == pytest.approx(1, abs=0.002)
+    assert np.array([course.slowdowns for course in by_turns]) == pytest.approx(1, abs=0.01)
     assert by_turns[2].slowdowns.tolist() == [1] * 8
 
 
