@@ -16,7 +16,7 @@ from mltcp.core.errors import UsageError, shown
 from mltcp.core.one_line import one_line
 from placement.model.cluster import Cluster
 from placement.model.throughput_table import Layout
-from placement.policies.schedulers.contention.tables import TableTimed
+from placement.policies.schedulers.contention.tables import TableTimed, kind_of, node_counts
 from placement.policies.schedulers.scheduler import (
     Assignment,
     JobView,
@@ -114,6 +114,7 @@ def decide_once(
         UsageError: the scheduler cannot decide about these jobs or on this cluster.
         PolicyFailure: its answer is no assignment.
     """
+    jobs = _that_fit(scheduler, cluster, jobs)
     stops = frozenset(jobs_to_stop(scheduler, now_ns, jobs))
     shown = [_stopped(job, now_ns) if job.name in stops else job for job in jobs]
     return plain_assignment(scheduler.candidates(cluster, now_ns, shown, 1)[0])
@@ -123,7 +124,17 @@ def reasons_of(
     scheduler: Scheduler, cluster: Cluster, now_ns: int, jobs: Sequence[JobView]
 ) -> dict[str, str]:
     """What a scheduler that can tell saw of the jobs that it starts or stops; empty of all others."""
-    return dict(scheduler.reasons(cluster, now_ns, jobs)) if isinstance(scheduler, ReasonedScheduler) else {}
+    if not isinstance(scheduler, ReasonedScheduler):
+        return {}
+    return dict(scheduler.reasons(cluster, now_ns, _that_fit(scheduler, cluster, jobs)))
+
+
+def _that_fit(scheduler: Scheduler, cluster: Cluster, jobs: Sequence[JobView]) -> Sequence[JobView]:
+    """All jobs but those that fit nowhere as long as servers are out of use, which rules in rounds refuse."""
+    if not decides_in_rounds(scheduler):
+        return jobs
+    sizes = [len(server.gpus) for server in cluster.servers]
+    return [job for job in jobs if job.gpus or node_counts(kind_of(job), sizes)]
 
 
 def in_rounds(scheduler: Scheduler, round_ns: int) -> Scheduler:

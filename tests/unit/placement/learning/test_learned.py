@@ -143,6 +143,8 @@ def with_nan(arrays):
             "network: expected 4 layers that read 43 numbers a step, got 4 that read 5",
         ),
         (with_header(outputs="x"), "outputs: expected a whole number, got 'x'"),
+        (with_header(stops="yes"), "stops: expected true or false, got 'yes'"),
+        (with_header(training=[]), "training: expected an object, got []"),
         (with_header(view="other"), "view: expected steps or published, got 'other'"),
         (with_header(view="published"), "layer 2: expected 16 rows and one bias a column, got (32, 16)"),
         (with_nan, "layer 0: expected finite numbers"),

@@ -27,9 +27,9 @@ def rules(policy, **more):
     return ServiceRules(policy, grace_s=30, restart_cost_s=0, table="published", round_s=ROUND_S, **more)
 
 
-def started(tmp_path, chosen):
-    hosts = tuple(Host(server.name, "127.0.0.1", "lo", slots=4) for server in SERVERS)
-    return serving(tmp_path, servers=SERVERS, rules=chosen, engine=LocalEngine(hosts, tmp_path / "logs"))
+def started(tmp_path, chosen, servers=SERVERS):
+    hosts = tuple(Host(server.name, "127.0.0.1", "lo", slots=server.cpu_slots) for server in servers)
+    return serving(tmp_path, servers=servers, rules=chosen, engine=LocalEngine(hosts, tmp_path / "logs"))
 
 
 def training(name, model="FSDP", slots=2, **fields):
@@ -141,6 +141,20 @@ def test_a_service_answers_while_its_policy_gets_ready_and_is_ready_then(tmp_pat
         OPENED.set()
         over.set()
         service.join()
+
+
+def test_a_job_that_fits_nowhere_while_servers_are_drained_keeps_no_other_from_being_placed(tmp_path):
+    servers = tuple(
+        pb.Server(name=each.name, cpu_slots=4 if each.name > "h1" else 2, nic_bps=10**9, switch="r")
+        for each in SERVERS
+    )
+    with started(tmp_path, rules("greedy"), servers) as address, Client(address) as client:
+        client.change_servers(["h2", "h3"], pb.DRAINING)
+        client.submit(training("a", slots=8))
+        client.submit(training("b"))
+        assert {place.server for place in placed(client, "b").places} == {"h0", "h1"}
+        client.change_servers(["h2", "h3"], pb.IN_USE)
+        assert {place.server for place in placed(client, "a").places} == {"h2", "h3"}
 
 
 @pytest.mark.parametrize(

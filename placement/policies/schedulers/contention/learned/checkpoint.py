@@ -184,6 +184,9 @@ def _header_of(arrays: Mapping[str, np.ndarray]) -> CheckpointHeader:
         if not isinstance(document[name], list):
             raise UsageError(f"{name}: expected a list, got {shown(document[name])}")
         document[name] = tuple(map(str, document[name]))
+    for name, kind, what in (("stops", bool, "true or false"), ("training", dict, "an object")):
+        if not isinstance(document[name], kind):
+            raise UsageError(f"{name}: expected {what}, got {shown(document[name])}")
     if document["view"] not in (STEPS, PUBLISHED):
         raise UsageError(f"view: expected {STEPS} or {PUBLISHED}, got {shown(document['view'])}")
     return CheckpointHeader(**document)
