@@ -20,9 +20,10 @@ NEVER_HERE = "mltcp_placement_fallbacks_total"
 
 @pytest.fixture(scope="module")
 def where():
-    with monitored(iterations=25) as found:
+    with monitored(iterations=35) as found:
         eventually(lambda: value(found, "min(mltcp_job_iterations_total)", least=8), 120)
         eventually(lambda: value(found, "mltcp_placement_agents", least=2), 60)
+        eventually(lambda: value(found, "count(mltcp_job_link_demand_ratio offset 2s)", least=2), 60)
         yield found
 
 

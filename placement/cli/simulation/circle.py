@@ -68,12 +68,12 @@ def execute(options: argparse.Namespace) -> int:
         check_path(options.output)
     names, demands, capacity_bps = _jobs(options.jobs, options.capacity)
     found = fit_link(demands, capacity_bps, angles=options.angles, tolerance=options.tolerance)
-    if options.output is not None:
-        _draw(options.output, names, found)
     if options.json:
         print(json.dumps(document(names, demands, found), allow_nan=False))
     else:
         _show(names, demands, found)
+    if options.output is not None:
+        _draw(options.output, names, found)
     return 0
 
 
