@@ -474,7 +474,7 @@ def traces(folder: Path) -> None:
 def _traces_figure(drawn: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
     colours = dict(zip(SCHEDULERS, JOB_COLOURS[:2], strict=True))
     key = list(colours.items())
-    title = "Iterations over what they take alone; dashed with Cassini, by shares, ten seeds"
+    title = "Iterations over their time alone; dashed: with Cassini"
     figure = framed(title, key, 2.4, columns=len(drawn))
     for axes, (name, policies) in zip(figure.axes, sorted(drawn.items()), strict=True):
         for policy, values in policies.items():
