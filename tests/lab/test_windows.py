@@ -197,9 +197,10 @@ def play_a_restart_and_a_loss(control):
         peer.receive_rest(ITERATION)
         at_restart, _ = peer.window()
         time.sleep(0.1)  # longer than the timeout, shorter than the gap
-        peer.write(ITERATION)
+        # More than the window, too, where the timeout is longer on a busy machine, so that it has not restarted.
+        peer.write(2 * ITERATION)
         peer.lose_one()
-        peer.receive_rest(2 * ITERATION)
+        peer.receive_rest(3 * ITERATION)
         for _ in range(6):  # slow answers, after which the timeout is longer than the pause
             peer.write(peer.window()[0] * MSS)
             peer.play_round(after_s=0.25)
