@@ -6,7 +6,6 @@ import atexit
 import os
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Literal
 
 from bench.lab import ownership
@@ -80,9 +79,7 @@ class Lab:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from types import TracebackType
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -44,9 +43,7 @@ class QueuedLock:
             self._waiting.append(gate)
         gate.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._guard:
             if self._waiting:
                 self._waiting.popleft().release()

@@ -22,7 +22,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
 from typing import Self, TypeVar
 
 import torch.distributed as dist
@@ -249,9 +248,7 @@ class Worker:
             self._entered.enter_context(stop_signals(lambda _: self.leave()))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._entered.close()
         for link in self._links:
             if not link.stopped:

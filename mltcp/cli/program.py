@@ -12,7 +12,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from mltcp.core.errors import NotAvailableError, UsageError
 from mltcp.daemon.client.client import INSTANCE, NoDaemonError, Registration
@@ -173,9 +172,7 @@ class SignalForwarding:
         self._asked_to_stop = self._program_is_stopped = False
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._witness.close()
         self._restore()
 

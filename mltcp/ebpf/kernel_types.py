@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 from mltcp.ebpf.libbpf import BpfError, library
@@ -61,9 +60,7 @@ class KernelTypes:
     def __enter__(self) -> KernelTypes:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         library().btf__free(self._handle)
         self._handle = None
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.ebpf.distribution import remedies
@@ -395,9 +394,7 @@ class BpfObject:
     def __enter__(self) -> BpfObject:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

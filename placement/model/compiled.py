@@ -1,37 +1,95 @@
-"""Compilation to machine code, cached until a source of this package changes.
+"""Compilation to machine code, cached until a source that the code depends on changes, wherever the package is.
 
 numba checks only the source file of a function to see whether its cached machine code is valid, but the code contains,
-inlined, functions of other files. So the cache is a directory that is named after a digest of all sources.
+inlined, functions of other files. So the cache of a module is a folder that is named after a digest of the module and
+of all that it imports of these packages, directly or not.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from functools import update_wrapper
+from functools import cache, update_wrapper
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
-from numba import config, njit, types
+from numba import njit, types
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
 from mltcp.core.machine_code import cache_folder, digest_of, forget_old
 
-_FOLDERS = ("model", "policies", "simulator")
+_ROOT = Path(__file__).parents[2]
+_IMPORT = re.compile(
+    rb"^[ ]*(?:from|import)[ ]+((?:placement|mltcp)[.\w]*)(?:[ ]+import[ ]+(\([^)]*\)|.*))?", re.MULTILINE
+)
 
 _Function = TypeVar("_Function", bound=Callable)
 
 
-def _sources_digest() -> str:
-    root = Path(__file__).parents[1]
-    sources = [
-        path
-        for path in sorted(root.rglob("*.py"))
-        if path.relative_to(root).parts[0] in _FOLDERS or b"import compiled" in path.read_bytes()
-    ]
-    return digest_of(root, sources)
+def sources_of(module: Path, root: Path = _ROOT) -> list[Path]:
+    """The files of a module and of all modules of the packages below `root` that it imports, directly or not."""
+    found, new = {module}, [module]
+    while new:
+        more = _imported(new.pop(), root) - found
+        found |= more
+        new += more
+    return sorted(found)
 
 
-_FOLDER = Path(cache_folder("placement", _sources_digest()))
-forget_old("placement", _FOLDER)
+@cache
+def _imported(module: Path, root: Path) -> frozenset[Path]:
+    """The files of the modules that a module imports. A name that it imports from one may be a module too."""
+    files: set[Path] = set()
+    for base, names in _IMPORT.findall(module.read_bytes()):
+        package = root.joinpath(*base.decode().split("."))
+        for each in (package, *(package / name.decode() for name in re.findall(rb"\w+", names))):
+            files |= {each.with_name(f"{each.name}.py"), each / "__init__.py"}
+    return frozenset(file for file in files if file.is_file())
+
+
+@cache
+def _folder_of(module: Path) -> Path:
+    below = _ROOT if module.is_relative_to(_ROOT) else Path(module.anchor)  # a rule of somebody's own
+    folder = Path(cache_folder("placement", digest_of(below, sources_of(module))))
+    forget_old("placement", folder)
+    return folder
+
+
+class _Locator(_CacheLocator):
+    """Finds the cache of a function by what the code depends on, for numba."""
+
+    def __init__(self, function: Callable, module: str) -> None:
+        self._folder, self._line = _folder_of(Path(module)), function.__code__.co_firstlineno
+
+    @classmethod
+    def from_function(cls, py_func: Callable, py_file: str) -> _Locator:
+        return cls(py_func, py_file)
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return self._folder.name
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+class _Files(CompileResultCacheImpl):
+    _locator_classes: ClassVar = [_Locator]
+
+
+class _CodeCache(FunctionCache):
+    """The cache of a function, which holds both of its versions."""
+
+    _impl_class = _Files
+
+    def __init__(self, function: Callable, version: str) -> None:
+        self._version = version
+        super().__init__(function)
+
+    def _index_key(self, *arguments: Any) -> tuple:
+        return (self._version, *super()._index_key(*arguments))
 
 
 class Compiled:
@@ -52,8 +110,8 @@ class Compiled:
         self.py_func = function
         # No function is passed as a value to another, so that none has an entry for that.
         options = {"_nrt": allocates, "forceinline": not allocates, "no_cfunc_wrapper": True}
-        self._entry = _dispatcher(function, _FOLDER, **options)
-        self._inner = _dispatcher(function, _FOLDER / "inner", **options, no_cpython_wrapper=True)
+        self._entry = _dispatcher(function, "entry", **options)
+        self._inner = _dispatcher(function, "inner", **options, no_cpython_wrapper=True)
 
     def __call__(self, *arguments: Any) -> Any:
         """Call it from Python."""
@@ -80,10 +138,8 @@ def compiled_with_arrays(function: _Function) -> _Function:
     return cast(_Function, Compiled(function, allocates=True))
 
 
-def _dispatcher(function: Callable, folder: Path, **options: Any) -> Callable:
-    before = config.CACHE_DIR
-    config.CACHE_DIR = str(folder)
-    try:
-        return cast(Callable, njit(cache=True, error_model="numpy", nogil=True, **options)(function))
-    finally:
-        config.CACHE_DIR = before
+def _dispatcher(function: Callable, version: str, **options: Any) -> Callable:
+    dispatcher = njit(error_model="numpy", nogil=True, **options)(function)
+    if dispatcher is not function:  # it is where compilation is disabled
+        dispatcher._cache = _CodeCache(function, version)
+    return cast(Callable, dispatcher)

@@ -17,14 +17,26 @@ from placement.traces.recorded_trace import WHOLE, RecordedTrace, TraceCut, pack
 
 CSV, PHILLY, PAI = "csv", "philly", "alibaba-pai"
 
-_CLUSTERS: Mapping[str, Callable[[Path, Source | None], RecordedTrace]] = MappingProxyType(
+_Loader = Callable[[Path, Source | None], RecordedTrace]
+
+
+def _one_file(parse: Callable[[Source], RecordedTrace], name: str) -> _Loader:
+    """Reads a file, or that of this name in a folder, if what it holds was not read before."""
+
+    def load(path: Path, source: Source | None) -> RecordedTrace:
+        return parse(source or Source.load(packed_or_not(path / name) if path.is_dir() else path))
+
+    return load
+
+
+_CLUSTERS: Mapping[str, _Loader] = MappingProxyType(
     {
-        PHILLY: philly.load,
+        PHILLY: _one_file(philly.parse, philly.FILES[0]),
         PAI: alibaba_pai.load,
-        "helios": helios.load,
-        "acme": helios.load,
+        "helios": _one_file(helios.parse, helios.FILES[0]),
+        "acme": _one_file(helios.parse, helios.FILES[0]),
         "lingjun": lingjun.load,
-        "openb": openb.load,
+        "openb": _one_file(openb.parse, openb.FILES[0]),
     }
 )
 

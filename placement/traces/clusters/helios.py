@@ -19,7 +19,6 @@ cancelled makes no difference: it had its GPUs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from placement.model.table_reader import Field, Record, Source
 from placement.traces.recorded_trace import (
@@ -28,7 +27,6 @@ from placement.traces.recorded_trace import (
     Run,
     entry_of,
     moment_ns,
-    packed_or_not,
     read_entries,
     whole_gpus,
 )
@@ -61,15 +59,6 @@ def parse(source: Source) -> RecordedTrace:
         UsageError: a column is missing, or no job is left.
     """
     return read_entries(source, COLUMNS, _entry)
-
-
-def load(path: Path, source: Source | None = None) -> RecordedTrace:
-    """Read the file, or that of `FILES` in the folder; `source` is what it holds, if it was read before.
-
-    Raises:
-        UsageError: it cannot be read, or as `parse`.
-    """
-    return parse(source or Source.load(packed_or_not(path / FILES[0]) if path.is_dir() else path))
 
 
 def _entry(fields: Mapping[str, Field]) -> RecordedJob | str:

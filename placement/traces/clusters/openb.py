@@ -13,7 +13,6 @@ says nothing of the network; it is not read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from placement.model.table_reader import Field, Record, Source
 from placement.traces.recorded_trace import (
@@ -21,7 +20,6 @@ from placement.traces.recorded_trace import (
     RecordedTrace,
     Run,
     entry_of,
-    packed_or_not,
     read_entries,
     seconds_ns,
     whole_gpus,
@@ -46,15 +44,6 @@ def parse(source: Source) -> RecordedTrace:
         UsageError: a column is missing, or no job is left.
     """
     return read_entries(source, COLUMNS, _entry)
-
-
-def load(path: Path, source: Source | None = None) -> RecordedTrace:
-    """Read the file, or that of `FILES` in the folder; `source` is what it holds, if it was read before.
-
-    Raises:
-        UsageError: it cannot be read, or as `parse`.
-    """
-    return parse(source or Source.load(packed_or_not(path / FILES[0]) if path.is_dir() else path))
 
 
 def _entry(fields: Mapping[str, Field]) -> RecordedJob | str:

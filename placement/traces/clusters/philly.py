@@ -20,7 +20,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from mltcp.core.errors import shown
@@ -30,7 +29,6 @@ from placement.traces.recorded_trace import (
     RecordedJob,
     RecordedTrace,
     moment_ns,
-    packed_or_not,
     recorded_trace,
 )
 from placement.traces.trace import TWICE, JobSieve
@@ -63,15 +61,6 @@ def parse(source: Source) -> RecordedTrace:
             else:
                 kept[jobid] = entry
     return recorded_trace(source, kept.values(), sieve)
-
-
-def load(path: Path, source: Source | None = None) -> RecordedTrace:
-    """Read the file, or that of `FILES` in the folder; `source` is what it holds, if it was read before.
-
-    Raises:
-        UsageError: it cannot be read, or as `parse`.
-    """
-    return parse(source or Source.load(packed_or_not(path / FILES[0]) if path.is_dir() else path))
 
 
 def _entry(place: str, jobid: str, document: Any) -> RecordedJob | str:

@@ -11,6 +11,7 @@ from gymnasium.utils.env_checker import check_env
 from mltcp.core.errors import UsageError
 from placement.learning.environment import NAME, ContentionEnvironment
 from placement.learning.episodes import Episodes, EpisodeSettings, row
+from placement.model.table_reader import Source
 from placement.model.throughput_table import Layout, SensitivityTable, TableModel, published_table
 from placement.policies.schedulers.contention.learned.step_rows import NUMBERS
 from placement.policies.schedulers.contention.rule import find_rule
@@ -154,7 +155,7 @@ def test_runs_are_parts_of_a_trace_at_the_load():
 
 def test_philly_is_a_trace_with_models_of_the_table():
     trace = read_trace(str(PHILLY), TABLE)
-    recorded = philly.load(PHILLY)
+    recorded = philly.parse(Source.load(PHILLY))
     assert [job.name for job in trace.jobs] == [job.name for job in recorded.jobs]
     for job, of_cluster in zip(trace.jobs, recorded.jobs, strict=True):
         assert job.gpus == max((each for each in (2, 4, 8) if each <= of_cluster.gpus), default=2)

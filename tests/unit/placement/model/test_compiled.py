@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from numba import config
 
 import placement
+from mltcp.core.machine_code import digest_of
 from placement.model import compiled as compiling
 
 ROOT = Path(placement.__file__).parent
-_ASK = "from placement.model import compiled; print(compiled._FOLDER)"
+_ASK = """\
+from placement.policies import placing
+print(placing.choose._entry._cache.cache_path)
+"""
 
 
 def folder(tree, **environment):
@@ -27,15 +30,18 @@ def folder(tree, **environment):
 
 
 @pytest.fixture
-def copy(tmp_path, monkeypatch):
-    """A copied package, and its digest as it is from now on."""
-    shutil.copytree(ROOT, tmp_path / "placement", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(compiling, "__file__", str(tmp_path / "placement" / "model" / "compiled.py"))
+def copy(tmp_path):
+    """The package, copied to another place."""
+    for package in ("placement", "mltcp"):
+        shutil.copytree(
+            ROOT.parent / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     return tmp_path / "placement"
 
 
 def trees():
-    return {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+    texts = {path: path.read_text() for path in sorted(ROOT.rglob("*.py"))}
+    return {path: ast.parse(text) for path, text in texts.items() if "import compiled" in text}
 
 
 def is_compiled(function):
@@ -60,85 +66,68 @@ def imported(tree):
 
 
 def relevant():
-    """The files that compiled functions are in, and those of what they name, arguments' types included."""
-    found = set()
+    """Of each file with compiled functions, the files of what these name, arguments' types included."""
+    found = {}
     for path, tree in trees().items():
         names = imported(tree)
         for function in functions(tree):
             used = {each.id for each in ast.walk(function) if isinstance(each, ast.Name)}
-            found |= {path} | {names[name] for name in used & names.keys()}
-    return sorted(str(each.relative_to(ROOT)) for each in found)
+            found.setdefault(path, {path}).update(names[name] for name in used & names.keys())
+    return found
 
 
-@pytest.mark.slow
-def test_there_are_compiled_functions():
-    assert {"simulator/exact/simulation.py", "policies/communication.py", "model/state.py"} <= {*relevant()}
+def test_the_cache_hangs_on_all_that_compiled_code_contains():
+    """What a module names directly, and all that these name: so the laws of a direct name are those of all."""
+    relevant_to = relevant()
+    assert {"exact/simulation.py", "policies/communication.py"} <= {
+        "/".join(each.parts[-2:]) for each in relevant_to
+    }
+    for module, named in relevant_to.items():
+        sources = {*compiling.sources_of(module)}
+        assert named <= sources, module
+        assert all({*compiling.sources_of(each)} <= sources for each in named), module
 
 
-@pytest.mark.slow
-def test_a_change_in_any_source_changes_the_folder(copy):
-    before = compiling._sources_digest()
-    for name in relevant():
-        source = copy / name
-        text = source.read_bytes()
-        source.write_bytes(text + b"\n")
-        assert compiling._sources_digest() != before, name
-        source.write_bytes(text)
-    assert compiling._sources_digest() == before
+def test_a_change_of_what_a_module_imports_changes_its_folder_alone(copy):
+    def digests():
+        compiling._imported.cache_clear()
+        modules = copy / "policies" / "placing.py", copy / "simulator" / "exact" / "compute.py"
+        return [digest_of(copy.parent, compiling.sources_of(each, copy.parent)) for each in modules]
 
-
-def test_a_new_a_moved_and_a_removed_source_change_the_folder(copy):
-    seen = [compiling._sources_digest()]
-    new = copy / "new.py"
-    new.write_text("from placement.model.compiled import compiled\n")
-    seen.append(compiling._sources_digest())
-    new.rename(copy / "moved.py")
-    seen.append(compiling._sources_digest())
-    (copy / "simulator" / "exact" / "transfers.py").unlink()
-    seen.append(compiling._sources_digest())
-    assert len({*seen}) == 4
-
-
-def test_nothing_else_changes_the_folder(copy):
-    before = compiling._sources_digest()
-    assert len(before) == 16
-    (copy / "__pycache__").mkdir(exist_ok=True)
-    (copy / "__pycache__" / "compiled.pyc").write_bytes(b"compiled")
-    (copy / "notes.txt").write_text("compiled")
-    os.utime(copy / "model" / "compiled.py", (1, 1))
-    assert compiling._sources_digest() == before
+    before = digests()
+    transfers = copy / "simulator" / "exact" / "transfers.py"
+    transfers.write_bytes(transfers.read_bytes() + b"\n")
+    placing, compute = digests()
+    assert placing == before[0]
+    assert compute != before[1]
+    os.utime(copy / "policies" / "placing.py", (1, 1))
+    assert digests() == [placing, compute]
 
 
 def test_the_folder_does_not_hang_on_where_the_package_is(copy):
-    digest = compiling._sources_digest()
-    assert folder(copy.parent, XDG_CACHE_HOME="/caches") == f"/caches/mltcp/placement-{digest}"
-    assert folder(ROOT.parent, XDG_CACHE_HOME="/caches") == f"/caches/mltcp/placement-{digest}"
+    here = folder(ROOT.parent, XDG_CACHE_HOME="/caches")
+    assert here.startswith("/caches/mltcp/placement-")
+    assert folder(copy.parent, XDG_CACHE_HOME="/caches") == here
 
 
 def test_the_folder_is_where_the_environment_says():
-    digest = compiling._sources_digest()
-    assert folder(ROOT.parent) == f"/somewhere/.cache/mltcp/placement-{digest}"
-    assert folder(ROOT.parent, XDG_CACHE_HOME="") == f"/somewhere/.cache/mltcp/placement-{digest}"
-    given = {"NUMBA_CACHE_DIR": "/given", "XDG_CACHE_HOME": "/caches"}
-    assert folder(ROOT.parent, **given) == f"/given/placement-{digest}"
+    assert folder(ROOT.parent).startswith("/somewhere/.cache/mltcp/placement-")
+    assert folder(ROOT.parent, NUMBA_CACHE_DIR="/given", XDG_CACHE_HOME="/caches").startswith(
+        "/given/placement-"
+    )
 
 
-def test_numba_is_left_as_it_was(monkeypatch, tmp_path):
-    monkeypatch.setattr(config, "CACHE_DIR", "elsewhere")
-    monkeypatch.setattr(compiling, "_FOLDER", tmp_path / "here")
-    for compiler in (compiling.compiled, compiling.compiled_with_arrays):
-        compiler(_twice)
-        assert config.CACHE_DIR == "elsewhere"
-        with pytest.raises(TypeError):
-            compiler(7)
-        assert config.CACHE_DIR == "elsewhere"
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    """An empty cache."""
+    monkeypatch.setattr(compiling, "_folder_of", lambda module: tmp_path / "here")
+    return tmp_path / "here"
 
 
-def test_what_is_compiled_is_kept_there(monkeypatch, tmp_path):
-    monkeypatch.setattr(compiling, "_FOLDER", tmp_path / "here")
+def test_what_is_compiled_is_kept_there(cache):
     function = compiling.compiled(_twice)
     assert function(21) == 42
-    assert list((tmp_path / "here").rglob("*.nbi"))
+    assert list(cache.rglob("*.nbi"))
     again = compiling.compiled(_twice)
     assert again(21) == 42
     assert sum(again._entry.stats.cache_hits.values()) == 1
@@ -148,8 +137,7 @@ def _twice(number):
     return 2 * number
 
 
-def test_python_and_compiled_code_may_call_the_same_function(monkeypatch, tmp_path):
-    monkeypatch.setattr(compiling, "_FOLDER", tmp_path)
+def test_python_and_compiled_code_may_call_the_same_function(cache):
     global _doubled
     _doubled = compiling.compiled(_twice)
     quadrupled = compiling.compiled_with_arrays(_four_times)
