@@ -139,8 +139,8 @@ together. OPTIONS of Cassini are loops=discard (or joint), worthwhile=X, metric=
 link, none), angles=N and candidates=N: themis+cassini@loops=discard:worthwhile=0 is the thesis' own. A RIVAL is
 {", ".join(RIVALS)}.
 
-A CONTROL is reno, cubic, dctcp, dcqcn, delay or constant (rate_bps=1e9), or mltcp_ and one of these, with modifiers
-after an @: mltcp_dcqcn@remaining:both (a shape of F; whether it scales the increase, the decrease or both),
+A CONTROL is reno, cubic, dctcp, dcqcn, delay or constant (line rate, or rate_bps=), or mltcp_ and one of these, with
+modifiers after an @: mltcp_dcqcn@remaining:both (a shape of F; whether it scales the increase, the decrease or both),
 @slope=2:intercept=0.5, constants of the control, by their names (timer=100us, state=ns3), or fair=job (of a window in
 packets, in steps: the flows that a host sends for a job grow together like one). Of F on DCQCN, mltcp_dcqcn@recover is
 the one by which jobs were not seen to lose (docs/dcqcn.md). mltcp_dcqcn:0.5+dcqcn mixes them:

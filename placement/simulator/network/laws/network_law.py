@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from math import inf
 
 from mltcp.control.aggressiveness import LARGEST_FACTOR, Aggressiveness, Shape, Start
 from mltcp.core.errors import UsageError, shown
@@ -80,7 +81,7 @@ DEFAULTS: Mapping[Control, Mapping[str, float]] = {
         "beta": 0.8,
         "largest_decrease": 0.5,
     },
-    Control.CONSTANT: {"packet_bytes": 1514.0, "rate_bps": 1e9},
+    Control.CONSTANT: {"packet_bytes": 1514.0, "rate_bps": inf},  # its NIC's
 }
 """The constants of each control: the published ones, or Linux's."""
 
