@@ -102,5 +102,3 @@ def test_what_a_step_run_and_its_mode_refuse():
         run.start(0, placed(0), ())
     with pytest.raises(UsageError, match="mode: expected one of shares, steps, auto, got 'packets'"):
         TrafficControl(ControlMix(LAW), mode="packets")
-    with pytest.raises(UsageError, match="attributes: expected in the mode shares only, got auto"):
-        TrafficControl(ControlMix(LAW), mode="auto", attributes=True)
