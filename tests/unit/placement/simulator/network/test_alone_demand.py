@@ -66,9 +66,7 @@ def test_its_time_is_that_of_the_network_simulation(text, error):
     demand = alone_demand(traffic, [worker // 8 for worker in range(16)], 50 * GBPS)
     network = network_named("leaf-spine:1x2,gpus=8,delay_us=0")
     hosts = tuple(worker // 8 for worker in range(16))
-    job = NetworkJob(
-        "j", traffic, hosts, NetworkLaw(Control.CONSTANT, constants=(("rate_bps", 50 * GBPS),)), 2
-    )
+    job = NetworkJob("j", traffic, hosts, NetworkLaw(Control.CONSTANT), 2)
     outcome = simulate(network, [job], [routes(network, job)], SimulationSettings("shares"))
     alone_ns = outcome.jobs[0].ends_ns - outcome.jobs[0].begins_ns
     assert demand.iteration_ns == pytest.approx(alone_ns.min(), rel=error)
