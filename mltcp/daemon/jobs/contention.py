@@ -37,7 +37,7 @@ BACK_BELOW = 12 / 13
 """They come back below this part of it: five standard deviations of a measured demand lie between (docs/daemon.md)."""
 
 MOST_NAMED = 4
-MOST_SAMPLED = 32
+MOST_SAMPLED = 16
 """The number of jobs of a link that are looked at, those that send most."""
 
 _UPDATE_EVERY = 20
