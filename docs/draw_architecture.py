@@ -97,6 +97,24 @@ def draw_arrow(
     axes.text(x + 0.08, y, text, ha="left", va="center", fontsize=7.5, color=INK, linespacing=1.3)
 
 
+def _enclose(
+    axes: Axes, at: tuple[float, float], name: str, width: float, bottom: float, height: float
+) -> None:
+    """Draw a frame around the boxes of a place, with its name above, at this point."""
+    x, y = at
+    frame = FancyBboxPatch(
+        (x - width / 2, bottom),
+        width,
+        height,
+        boxstyle="round,pad=0,rounding_size=0.1",
+        facecolor="none",
+        edgecolor=FAINT,
+        linewidth=1.2,
+    )
+    axes.add_patch(frame)
+    axes.text(x, y, name, ha="center", fontsize=9.5, color=MUTED)
+
+
 def packages() -> Figure:
     """The packages, their sub-packages in the order in which they may import each other, and who imports whom."""
     figure, axes = canvas(12, 6.4)
@@ -176,9 +194,7 @@ def byte() -> Figure:
         (2.35, 4.3, "user space: the training process, and the daemon"),
         (7.05, 4.7, "the kernel"),
     ):
-        axes.add_patch(FancyBboxPatch((x - width / 2, 0.25), width, 4.05, boxstyle="round,pad=0,rounding_size=0.1",
-                                      facecolor="none", edgecolor=FAINT, linewidth=1.2))  # fmt: skip
-        axes.text(x, 4.5, name, ha="center", fontsize=9.5, color=MUTED)
+        _enclose(axes, (x, 4.5), name, width, 0.25, 4.05)
     axes.text(10.25, 4.5, "the network", ha="center", fontsize=9.5, color=MUTED)
     steps = [
         Box(2.35, 3.85, 3.9, 0.6, "loss.backward()", "DDP fills a bucket of gradients", BLUE),
@@ -266,9 +282,7 @@ def deployment() -> Figure:
         (3.6, 6.8, "each node"),
         (9.2, 3.5, "one host of the cluster; dashed: where you have it"),
     ):
-        axes.add_patch(FancyBboxPatch((x - width / 2, 0.2), width, 4.35, boxstyle="round,pad=0,rounding_size=0.1",
-                                      facecolor="none", edgecolor=FAINT, linewidth=1.2))  # fmt: skip
-        axes.text(x, 4.7, name, ha="center", fontsize=9.5, color=MUTED)
+        _enclose(axes, (x, 4.7), name, width, 0.2, 4.35)
     boxes = {
         "start": Box(1.75, 3.75, 2.5, 0.8, "a user, or slurmd", "mltcp run PROGRAM; torchrun with\nthe backend `mltcp`; steps of Slurm", MUTED),
         "job": Box(5.4, 3.75, 2.5, 0.8, "a job's ranks", "any TCP program in a cgroup,\nor a training on the backend", BLUE),

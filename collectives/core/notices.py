@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 
+from mltcp.core.errors import NotAvailableError
+
 _log = logging.getLogger("mltcp")
 _warned: set[str] = set()
 
@@ -24,6 +26,23 @@ def rank_on_host(rank: int) -> int:
     """
     local = os.environ.get("LOCAL_RANK", "")
     return int(local) if local.isdecimal() else rank
+
+
+def go_on_without(key: str, failure: str, strict: bool, rank: int) -> None:
+    """Say once per host that the job runs without what failed.
+
+    Args:
+        key: of the warning.
+        failure: what could not be done, and why.
+        strict: whether nothing may be missing (MLTCP_STRICT).
+        rank: of this process in the job.
+
+    Raises:
+        NotAvailableError: nothing may be missing.
+    """
+    if strict:
+        raise NotAvailableError(f"mltcp: {failure}")
+    warn_once(key, f"mltcp: {failure}; the job runs without it", rank_on_host(rank))
 
 
 os.register_at_fork(after_in_child=_warned.clear)

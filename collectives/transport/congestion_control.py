@@ -13,10 +13,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 
-from collectives.core.notices import rank_on_host, warn_once
+from collectives.core.notices import go_on_without
 from collectives.core.settings import NO_CONTROL, Settings
 from collectives.transport.process_sockets import Connections
-from mltcp.core.errors import NotAvailableError, UsageError
+from mltcp.core.errors import UsageError
 from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, allowed, available
 from mltcp.pacing.tcp_info import congestion_control, set_congestion_control, tcp_info
 
@@ -50,11 +50,8 @@ def apply(connections: Connections, settings: Settings, rank: int) -> None:
 
 def _set_all(descriptors: Iterable[int], settings: Settings, rank: int) -> None:
     failure = next(filter(None, (_set(each, settings) for each in descriptors)), None)
-    if failure is None:
-        return
-    if settings.strict:
-        raise NotAvailableError(f"mltcp: {failure}")
-    warn_once("congestion", f"mltcp: {failure}; the job runs without it", rank_on_host(rank))
+    if failure is not None:
+        go_on_without("congestion", failure, settings.strict, rank)
 
 
 def _set(descriptor: int, settings: Settings) -> str | None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 
-from collectives.core.notices import rank_on_host, warn_once
+from collectives.core.notices import go_on_without
 from collectives.core.settings import Settings
 from collectives.transport.process_sockets import Connections
-from mltcp.core.errors import NotAvailableError
 from mltcp.pacing.tcp_info import set_dscp
 
 
@@ -34,10 +33,10 @@ def _set_all(descriptors: Iterable[int], dscp: int, strict: bool, rank: int) -> 
         for each in descriptors:
             _set(each, dscp)
     except OSError as error:
-        failure = f"mltcp: cannot set DSCP {dscp}: {error.strerror}"
-        if strict:
-            raise NotAvailableError(failure) from None
-        warn_once("dscp", f"{failure}; the job runs without it", rank_on_host(rank))
+        failure = f"cannot set DSCP {dscp}: {error.strerror}"
+    else:
+        return
+    go_on_without("dscp", failure, strict, rank)
 
 
 def _set(descriptor: int, dscp: int) -> None:

@@ -53,10 +53,7 @@ class ClassRules:
         if not (
             2 <= count <= MOST_CLASSES and len(set(self.dscps)) == count and set(self.dscps) <= set(range(64))
         ):
-            raise UsageError(
-                f"--classes: expected 2 to {MOST_CLASSES}, or as many different DSCPs of 0 to 63, the lowest class "
-                f"first, got {','.join(map(str, self.dscps))}"
-            )
+            raise _not_classes(",".join(map(str, self.dscps)))
         if self.rule not in RULES:
             raise UsageError(f"--class-rule: expected {' or '.join(RULES)}, got {self.rule!r}")
         if not 1 <= self.age_s <= 1e9:
@@ -116,15 +113,19 @@ def parse_classes(
     """
     numbers = text.split(",")
     if not all(each.isdecimal() and len(each) < 4 for each in numbers):
-        raise UsageError(
-            f"--classes: expected 2 to {MOST_CLASSES}, or as many different DSCPs of 0 to 63, the lowest class first, "
-            f"got {text!r}"
-        )
+        raise _not_classes(repr(text))
     if len(numbers) > 1:
         return ClassRules(tuple(map(int, numbers)), rule, age_s, service_level)
     if not 2 <= int(text) <= MOST_CLASSES:
         raise UsageError(f"--classes: expected 2 to {MOST_CLASSES}, got {text}")
     return ClassRules(tuple(8 * each for each in range(int(text))), rule, age_s, service_level)
+
+
+def _not_classes(shown: str) -> UsageError:
+    return UsageError(
+        f"--classes: expected 2 to {MOST_CLASSES}, or as many different DSCPs of 0 to 63, the lowest class first, "
+        f"got {shown}"
+    )
 
 
 Done = Callable[[JobRecord], Fraction]
