@@ -29,6 +29,8 @@ from mltcp.pacing.tcp_info import congestion_control
 MOST_TESTS = 32
 MOST_GREETING = 512
 PATIENCE_S = 10.0
+WITHOUT_ECN = ("reno", "dctcp-reno")
+"""What connections without ECN have under a control that needs it: ours, the kernel's."""
 
 Say = Callable[[str], None]
 
@@ -195,7 +197,8 @@ class PerfServer:
         asking = (test.plan.control for test in self._tests.values() if test.asks_for_ecn)
         needed = next(asking, self._host_control)
         if congestion_control(self._listener.fileno()) != needed:
-            self._lent |= {needed} - {self._host_control}
+            if needed != self._host_control:
+                self._lent |= {needed, *WITHOUT_ECN} - {self._host_control}
             with suppress(UsageError):  # if it was unloaded meanwhile, the test fails by itself
                 set_control(self._listener, needed)
 

@@ -40,6 +40,8 @@ class ScriptedPeer:
         ecn: whether ECN is negotiated.
         rto_min_ms: the shortest retransmission timeout of the sender.
         answer_after_s: how long the answer to the SYN takes.
+
+    `longest_round_s` is the longest that a round trip of `play_round` can have been for the sender.
     """
 
     def __init__(
@@ -55,6 +57,8 @@ class ScriptedPeer:
         self.sender.setblocking(False)
         self.acknowledged = 0
         self.received = 0
+        self.longest_round_s = 0.0
+        self._sent_s = 0.0
         self._shake_hands(ecn, answer_after_s)
 
     def _shake_hands(self, ecn: bool, answer_after_s: float) -> None:
@@ -78,6 +82,7 @@ class ScriptedPeer:
 
     def write(self, count: int) -> None:
         """Let the sender have `count` more bytes to send."""
+        self._sent_s = time.monotonic()
         assert self.sender.send(bytes(count)) == count
 
     def play_round(self, congestion: bool = False, after_s: float = 0.0) -> int:
@@ -92,7 +97,9 @@ class ScriptedPeer:
         segments = self.receive_window()
         time.sleep(after_s)
         self.acknowledged += segments * MSS
+        sent_s, self._sent_s = self._sent_s, time.monotonic()  # the acknowledgement lets the next window go
         self._acknowledge("AE" if congestion else "A")
+        self.longest_round_s = max(self.longest_round_s, time.monotonic() - sent_s)
         return segments
 
     def receive_window(self) -> int:

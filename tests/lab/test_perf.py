@@ -1,6 +1,7 @@
 """`mltcp-bench perf` between hosts of a lab: ECN where a control needs it, and a host gone without a word."""
 
 import json
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -11,6 +12,9 @@ from bench.lab.lab import Lab
 from bench.lab.link import Link
 from bench.lab.network import namespaces
 from bench.lab.topology import dumbbell
+from bench.perf import messages
+from bench.perf.messages import GREETING
+from bench.perf.plan import PORT, PerfPlan
 from tests.eventually import eventually
 from tests.lab.controls_under_test import own_controls
 
@@ -77,6 +81,19 @@ def test_a_control_that_needs_ecn_has_it_and_its_neighbours_do_not(hosts):
         assert asked["directions"][0]["sender"]["marks"] > 0
         assert asked["control_client"] == asked["control_server"] == [dctcp]
         assert default["control_server"] == default["control_client"] != [dctcp]
+
+
+def test_a_test_without_a_control_has_the_hosts_while_the_server_listens_for_ecn(hosts):
+    """A control that needs ECN is Reno on a connection without; what was accepted so is the host's again."""
+    server, client, address = hosts
+    with own_controls() as controls, serving(server):
+        dctcp = controls.own["bpf_dctcp"]
+        controls.load([dctcp])
+        with namespaces.inside(client, lambda: socket.create_connection((address, PORT))) as waiting:
+            messages.send(waiting, {"greeting": GREETING, "plan": PerfPlan(control=dctcp).document()})
+            assert messages.receive(waiting)["ok"]
+            found = end(start(client, address, "-t", "0.2"))
+        assert found["control_server"] == found["control_client"]
 
 
 def _children(pid):

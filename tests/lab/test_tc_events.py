@@ -28,19 +28,19 @@ def namespace():
 
 
 @contextmanager
-def stranger(port):
-    """pyroute2 over a socket with a port: 0 for the one that the kernel gives, which is the number of the process."""
+def stranger(uppers):
+    """pyroute2 over a socket whose port is that of this process with the first of these upper bits that is free.
+
+    With upper bits of 0 it is the port that the kernel gives of itself.
+    """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, socket.NETLINK_ROUTE) as theirs:
+        port = next(
+            port for port in (os.getpid() | upper << 22 for upper in uppers) if not netlink.is_own(port)
+        )
         theirs.bind((port, 0))
         theirs.setblocking(False)
         with IPRoute(use_socket=theirs) as route:
-            yield theirs.getsockname()[0], route
-
-
-def other_port():
-    """A port with the number of this process that none of our sockets has."""
-    number = next(each for each in range(1023, 0, -1) if not netlink.is_own(os.getpid() | each << 22))
-    return os.getpid() | number << 22
+            yield port, route
 
 
 def test_changes_from_our_sockets_are_ours_and_others_of_the_same_number_are_not(namespace, tmp_path):
@@ -58,8 +58,8 @@ def test_changes_from_our_sockets_are_ours_and_others_of_the_same_number_are_not
             qdisc.remove_class(JOB + 1)
             second = events.read()
             seen = []
-            for wanted in (0, other_port(), os.getpid() | 1 << 31):
-                with stranger(wanted) as (port, route):
+            for uppers in ([0], range(1, 512), range(512, 1024)):
+                with stranger(uppers) as (port, route):
                     assert port & netlink.PROCESS_BITS == os.getpid()
                     route.tc("replace", "pfifo", index=index, parent=HANDLE | 2, limit=7)
                     seen.append(events.read())
