@@ -2,7 +2,7 @@
 
 numba checks only the source file of a function to see whether its cached machine code is valid, but the code contains,
 inlined, functions of other files. So the cache of a module is a folder that is named after a digest of the module and
-of all that it imports of these packages, directly or not.
+of all that it imports of these packages, directly or not, and after how much the code is optimised (NUMBA_OPT).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache, update_wrapper
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
-from numba import njit, types
+from numba import config, njit, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
 from mltcp.core.machine_code import cache_folder, digest_of, forget_old
@@ -50,7 +50,8 @@ def _imported(module: Path, root: Path) -> frozenset[Path]:
 @cache
 def _folder_of(module: Path) -> Path:
     below = _ROOT if module.is_relative_to(_ROOT) else Path(module.anchor)  # a rule of somebody's own
-    folder = Path(cache_folder("placement", digest_of(below, sources_of(module))))
+    version = f"{digest_of(below, sources_of(module))}-o{int(config.OPT)}"
+    folder = Path(cache_folder("placement", version))
     forget_old("placement", folder)
     return folder
 
@@ -59,7 +60,8 @@ class _Locator(_CacheLocator):
     """Finds the cache of a function by what the code depends on, for numba."""
 
     def __init__(self, function: Callable, module: str) -> None:
-        self._folder, self._line = _folder_of(Path(module)), function.__code__.co_firstlineno
+        self._folder = _folder_of(Path(module))
+        self._py_file, self._lineno = module, function.__code__.co_firstlineno  # numba's warnings name them
 
     @classmethod
     def from_function(cls, py_func: Callable, py_file: str) -> _Locator:
@@ -72,7 +74,7 @@ class _Locator(_CacheLocator):
         return self._folder.name
 
     def get_disambiguator(self) -> str:
-        return str(self._line)
+        return str(self._lineno)
 
 
 class _Files(CompileResultCacheImpl):

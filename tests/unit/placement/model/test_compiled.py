@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numba.core.errors import NumbaWarning
 
 import placement
 from mltcp.core.machine_code import digest_of
@@ -147,3 +149,18 @@ def test_python_and_compiled_code_may_call_the_same_function(cache):
 
 def _four_times(number):
     return _doubled(_doubled(number))
+
+
+_LARGE = np.arange(1_000_000)
+
+
+def test_a_rule_with_a_large_table_of_its_own_is_compiled_each_time(cache):
+    """numba does not keep the code of a function that refers to an address, and says so with the file and line."""
+    function = compiling.compiled(_looked_up)
+    with pytest.warns(NumbaWarning, match="dynamic globals") as told:
+        assert function(21) == 21
+    assert told[0].filename == __file__
+
+
+def _looked_up(number):
+    return _LARGE[number]
