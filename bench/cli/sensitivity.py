@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from datetime import date
 from pathlib import Path
@@ -25,6 +26,7 @@ examples:
   mltcp-bench sensitivity -o report                                30 layouts, 465 pairs, two controls: about 5 hours
   mltcp-bench sensitivity --models FSDP,MoE --gpus 2 --seconds 5 -o report
   mltcp-bench sensitivity --policies cubic --repeat 2 -o report
+  mltcp-bench sensitivity --demand 1 --seconds 3 -o report         the 153 pairs that fit
   mltcp-placement jobs --workload contention --seeds 0:20 --load 0.6 --table report/cubic --policies greedy,reopt
 
 Six models of the paper (Table I of its text) run alone and in pairs on four hosts of one link each; -o keeps each run,
@@ -40,6 +42,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--policies", default=_POLICIES, help=f"congestion controls, a table for each (default {_POLICIES})")
     add("--models", default="", metavar="M,...", help="some of the table (default all)")
     add("--gpus", default="", metavar="N,...", help="sizes of jobs (default all)")
+    add("--demand", type=float, default=math.inf, metavar="X", help="pairs that ask for up to X links only")
     add("--seconds", type=float, default=15.0, help="of each measurement, at least (default %(default)s)")
     add(
         "--iterations",
@@ -99,4 +102,5 @@ def plan_of(options: argparse.Namespace) -> SensitivityPlan:
         options.warm_up,
         options.repeat,
         options.seed,
+        options.demand,
     )

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations_with_replacement
+from functools import cached_property
+from itertools import chain, combinations_with_replacement
 
 from bench.compare.approach import Policy
 from bench.lab.link import Link
@@ -90,6 +92,11 @@ def expected_s(layout: Layout, table: SensitivityTable, rate_bps: int) -> float:
     return work.compute_s + work.sent_bytes(layout.nodes) * 8 / rate_bps
 
 
+def demand_of(layouts: Sequence[Layout], table: SensitivityTable, rate_bps: int) -> float:
+    """The sum over jobs of the part of an iteration alone for which each sends at the rate of the link."""
+    return sum(1 - computing_s(layout, table) / expected_s(layout, table, rate_bps) for layout in layouts)
+
+
 def samples_of(layout: Layout, table: SensitivityTable) -> float:
     """The samples of an iteration: the published throughput at the iteration time that is taken above."""
     first = Layout(layout.model, *_FIRST)
@@ -136,7 +143,7 @@ class SensitivityPlan:
     """A measurement.
 
     Attributes:
-        layouts: all pairs of these are measured, each with itself too.
+        layouts: pairs of these are measured, each with itself too.
         table: the published throughputs, from which the computing times come.
         policies: congestion controls, each of which has a table of its own.
         link: of each host, both ways.
@@ -146,6 +153,7 @@ class SensitivityPlan:
         warm_up_s: before.
         repeat: of pairs; layouts alone are measured three times as often.
         seed: of the order and of the phases.
+        demand: the most that a pair may ask of the link (`demand_of`) to be measured.
 
     Raises:
         UsageError: a value is out of range.
@@ -160,6 +168,7 @@ class SensitivityPlan:
     warm_up_s: float = 3.0
     repeat: int = 1
     seed: int = 0
+    demand: float = math.inf
 
     def __post_init__(self) -> None:
         for name, least in (("seconds", 0.1), ("warm_up_s", 0.0)):
@@ -173,6 +182,17 @@ class SensitivityPlan:
         for layout in self.layouts:
             if layout.nodes > HOSTS:
                 raise UsageError(f"{layout}: nodes: expected up to {HOSTS}, the hosts of the lab")
+        if not self.pairs:
+            raise UsageError(f"--demand: expected what some pair asks for, or more, got {self.demand:g}")
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[Layout, Layout], ...]:
+        """The pairs that are measured."""
+        return tuple(
+            pair
+            for pair in combinations_with_replacement(self.layouts, 2)
+            if math.isinf(self.demand) or demand_of(pair, self.table, self.link.rate_bps) <= self.demand
+        )
 
     @property
     def reference(self) -> Layout:
@@ -182,13 +202,14 @@ class SensitivityPlan:
     def points(self) -> Iterator[SensitivityPoint]:
         """All measurements in order: layouts alone, then the pairs, shuffled, with the reference before each block."""
         chance = random.Random(self.seed)
-        alone = [(layout,) for layout in self.layouts] * 3
+        paired = set(chain.from_iterable(self.pairs))
+        alone = [(layout,) for layout in self.layouts if layout in paired] * 3
         chance.shuffle(alone)
         seen: dict[tuple[Layout, ...], int] = {}
         for layouts in alone:
             repeat = seen[layouts] = seen.get(layouts, -1) + 1
             yield from self._under_all(layouts, repeat)
-        pairs = list(combinations_with_replacement(self.layouts, 2))
+        pairs = list(self.pairs)
         for repeat in range(self.repeat):
             chance.shuffle(pairs)
             for number, pair in enumerate(pairs):

@@ -11,11 +11,13 @@ import pytest
 from bench.cli import main as cli
 from bench.compare.approach import parse_policy
 from bench.lab.link import Link
+from bench.sensitivity.bound import BoundSettings, bound_of
 from bench.sensitivity.plan import (
     ITERATION_S,
     REFERENCE_EVERY,
     TRAFFIC,
     SensitivityPlan,
+    demand_of,
     layouts_of,
     samples_of,
     work_of,
@@ -34,6 +36,7 @@ from bench.sensitivity.result import (
 from bench.workloads.job import Pattern, PatternWork
 from mltcp.core.errors import UsageError
 from placement.model.throughput_table import Layout, published_table, read_table
+from placement.simulator.link_order import LinkRule
 
 TABLE = published_table()
 RATE_BPS = 100_000_000
@@ -90,6 +93,23 @@ def test_all_pairs_of_thirty_layouts_are_measured_under_all_controls():
     assert all(points[number].layouts == (plan().reference,) for number in references)
     assert max(later - former for former, later in pairwise(references)) <= 2 * REFERENCE_EVERY + 1
     assert len({plan().key(point) for point in points}) == len(points)
+
+
+def test_the_pairs_that_fit_are_those_of_the_bound():
+    whole, some = plan(), plan(demand=1.0)
+    points = list(some.points())
+    pairs = {point.layouts for point in points if len(point.layouts) == 2}
+    settings = BoundSettings((LinkRule.FAIR,), offsets=1)
+    close = {pair for pair in whole.pairs if abs(demand_of(pair, TABLE, RATE_BPS) - 1) < 0.02}
+    assert len(pairs) == 153
+    assert {bound_of(pair, TABLE, settings).demand <= 1 for pair in close & pairs} == {True}
+    assert {bound_of(pair, TABLE, settings).demand <= 1 for pair in close - pairs} == {False}
+    alone = {point.layouts for point in points if len(point.layouts) == 1 and point.block is None}
+    assert {layout for (layout,) in alone} == {layout for pair in pairs for layout in pair}
+    # A run is one of any plan that has the pair.
+    assert {some.key(point) for point in points} & {whole.key(point) for point in whole.points()}
+    with pytest.raises(UsageError, match=r"--demand: expected .*, got 0.01"):
+        plan(demand=0.01)
 
 
 def test_the_same_seed_has_the_same_order_and_phases_under_all_controls():
