@@ -33,6 +33,7 @@ _PROBLEMS = {
 _CHANGES_SHOWN = 5
 _LOSSES_SHOWN = 5
 _LEAST_SHOWN = 0.02
+_UNRECOGNISED_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -270,6 +271,9 @@ def screen(
     told.sort(key=lambda job: job.loss.lost if job.loss else 0.0, reverse=True)
     for job in told[:_LOSSES_SHOWN]:
         parts.append(Text(_loss(job, names), style="yellow", overflow="ellipsis", no_wrap=height is not None))
+    if waiting := [_plain(job.job) for job in status.jobs if _is_unrecognised(job)]:
+        line = _unrecognised(sorted(waiting))
+        parts.append(Text(line, style="dim", overflow="ellipsis", no_wrap=height is not None))
     if not status.jobs:
         return Group(*parts, Text("no jobs"))
     room = None if height is None else max(1, height - len(parts) - 1)
@@ -295,6 +299,19 @@ def _loss(job: JobStatus, names: Mapping[int, str]) -> str:
     if job.aside:
         said.append(f"stands aside: {_plain(job.aside_why)}")
     return f"{_plain(job.job)} {'; it '.join(said)}"
+
+
+def _is_unrecognised(job: JobStatus) -> bool:
+    """Whether a job has connections under a control of MLTCP that does not know the job's iterations yet: F is 1."""
+    under_mltcp = job.detail and job.how != "none" and job.flows > 0
+    return under_mltcp and not (job.iterations and job.total_bytes)
+
+
+def _unrecognised(names: Sequence[str]) -> str:
+    """A line on jobs whose iterations are not known."""
+    more = len(names) - _UNRECOGNISED_SHOWN
+    shown = ", ".join(names[:_UNRECOGNISED_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return f"iterations not recognised yet, so F is 1: {shown}; it takes about five of equal bytes"
 
 
 def headline(status: DaemonStatus) -> str:

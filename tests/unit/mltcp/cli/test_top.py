@@ -87,6 +87,29 @@ def test_a_job_that_stands_aside_is_shown_with_the_reason_whatever_it_loses():
     assert "on eth0: 23.0% to bert; it stands aside: demand 1.42 on eth0 > 1.30\n" in shown
 
 
+@pytest.mark.parametrize("height", [None, 24])
+def test_a_job_whose_iterations_are_not_known_is_named_with_what_that_means(height):
+    new = job(1, "new\x1b", iterations=0, total_bytes=0, factor=1.0, bytes_ratio=0.0)
+    learning = job(2, "learning", total_bytes=0, factor=1.0)
+    shown = drawn(screen(status(job(3, "known"), new, learning), "job", 200, height=height), 200)
+    assert (
+        "iterations not recognised yet, so F is 1: learning, new?; it takes about five of equal bytes\n"
+    ) in shown
+    assert shown.count("known") == 1
+
+
+@pytest.mark.parametrize("changes", [{}, {"how": "none"}, {"flows": 0}, {"detail": False}])
+def test_nothing_is_said_of_iterations_that_are_known_or_that_nothing_looks_for(changes):
+    values = {"iterations": 0, "total_bytes": 0, **changes} if changes else {}
+    assert "not recognised" not in drawn(screen(status(job(**values)), "job", 200), 200)
+
+
+def test_of_many_jobs_whose_iterations_are_not_known_five_are_named():
+    jobs = [job(16 + n, f"job-{n}", iterations=0, total_bytes=0) for n in range(8)]
+    line = drawn(screen(status(*jobs), "job", 200), 200).splitlines()[1]
+    assert "F is 1: job-0, job-1, job-2, job-3, job-4 and 3 more; " in line
+
+
 def test_what_a_job_loses_survives_the_way_to_the_client():
     sent = status(job(1, "bert", loss=LOSS, aside=True, aside_why="demand 1.42 on eth0 > 1.30"))
     assert DaemonStatus.from_document(json.loads(json.dumps(sent.document()))) == sent
