@@ -23,34 +23,39 @@ _METHOD_COLOURS = dict(
 _FEW, _MANY = 2, 5
 
 
-def write_pictures(comparisons: Sequence[ControlComparison], directory: Path) -> list[Path]:
+def write_pictures(
+    comparisons: Sequence[ControlComparison], directory: Path, acks_first: bool = False
+) -> list[Path]:
     """Draw a sweep into the directory: ``throughput.png`` (with more than three controls several), ``link.png``.
+
+    `acks_first` is said in the titles: acknowledgements overtook data on the link.
 
     Raises:
         UsageError: nothing can be written there.
     """
+    setting = _setting(comparisons, acks_first)
     paths = []
     with writable(directory):
         groups = [comparisons[at : at + _PANELS] for at in range(0, len(comparisons), _PANELS)]
         for number, group in enumerate(groups):
             path = directory / ("throughput.png" if not number else f"throughput-{number + 1}.png")
-            write(lambda group=group: throughput_figure(group), path)  # type: ignore[misc]
+            write(lambda group=group: throughput_figure(group, setting), path)  # type: ignore[misc]
             paths.append(path)
         for workers in _shown_workers(comparisons):
             path = directory / f"link-{workers}.png"
-            write(lambda workers=workers: link_figure(comparisons, workers), path)  # type: ignore[misc]
+            write(lambda workers=workers: link_figure(comparisons, workers, setting), path)  # type: ignore[misc]
             paths.append(path)
     return paths
 
 
-def throughput_figure(comparisons: Sequence[ControlComparison]) -> Figure:
+def throughput_figure(comparisons: Sequence[ControlComparison], setting: str) -> Figure:
     """A panel for each control: the repeats and the three models over the number of workers (Figures 3, 7, 10, 11)."""
     key = [
         ("measured", INK),
         *((method.value, colour) for method, colour in _METHOD_COLOURS.items()),
         ("min(K/R, 1/Smax)", MUTED),
     ]
-    figure = framed("Asynchronous SGD: throughput", key, _PANEL_IN, columns=len(comparisons))
+    figure = framed(f"Asynchronous SGD: throughput, {setting}", key, _PANEL_IN, columns=len(comparisons))
     highest = max(
         max(cell.bound, *cell.predicted.values(), *(run.throughput for run in cell.runs))
         for each in comparisons
@@ -65,13 +70,12 @@ def throughput_figure(comparisons: Sequence[ControlComparison]) -> Figure:
     return figure
 
 
-def link_figure(comparisons: Sequence[ControlComparison], workers: int) -> Figure:
+def link_figure(comparisons: Sequence[ControlComparison], workers: int, setting: str) -> Figure:
     """The use of both directions of the link over time, a colour for each worker (Figures 8 and 9)."""
     found = [(each.control, run) for each in comparisons if (run := _middle(each, workers)) is not None]
     key = [(f"worker {number + 1}", _colour(number)) for number in range(workers)]
-    figure = framed(
-        f"Who uses the link, with {workers} workers", key, _ROW_IN * 2 * len(found) * 1.25, columns=1
-    )
+    title = f"Use of the link, {workers} workers, {setting}"
+    figure = framed(title, key, _ROW_IN * 2 * len(found) * 1.25, columns=1)
     whole = figure.axes[0]
     box = whole.get_position()
     whole.remove()
@@ -86,8 +90,16 @@ def link_figure(comparisons: Sequence[ControlComparison], workers: int) -> Figur
         )
         if row < rows - 1:
             axes.set_xticklabels([])
-    figure.axes[-1].set_xlabel("s")
+    figure.axes[-1].set_xlabel("seconds")
+    middle = (box.y0 + box.y1) / 2
+    figure.supylabel("share of the rate of the link", x=box.x0 - 0.055, y=middle, color=MUTED, fontsize=10)
     return figure
+
+
+def _setting(comparisons: Sequence[ControlComparison], acks_first: bool) -> str:
+    """The conditions of a sweep that its pictures name."""
+    computing = f"S^W {1000 * comparisons[0].profile.worker_s:.0f} ms"
+    return f"{computing}, acknowledgements first" if acks_first else computing
 
 
 def _draw_throughput(axes: Axes, cells: Sequence[AsyncCell]) -> None:

@@ -90,7 +90,7 @@ def execute(options: argparse.Namespace) -> int:
         runs = measured(sweep, options.output, step, options.capture)
     comparisons = compare(runs, profile, sweep.shares)
     packets = None if options.capture is None else capture_profile(options.capture, server=server_address())
-    files = _pictures(comparisons, options.output)
+    files = _pictures(comparisons, options.output, options.acks_first)
     if options.json:
         captured = None if packets is None else packets.document()
         print(json.dumps({**document(comparisons), "capture": captured, "files": files}, allow_nan=False))
@@ -116,9 +116,11 @@ def sweep_of(options: argparse.Namespace) -> AsyncSweep:
     )
 
 
-def _pictures(comparisons: tuple[ControlComparison, ...], directory: Path | None) -> list[str]:
+def _pictures(
+    comparisons: tuple[ControlComparison, ...], directory: Path | None, acks_first: bool
+) -> list[str]:
     if directory is None:
         return []
     from bench.async_sgd.pictures import write_pictures
 
-    return [str(path) for path in write_pictures(comparisons, directory)]
+    return [str(path) for path in write_pictures(comparisons, directory, acks_first)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -145,7 +146,8 @@ def contention_figure(title: str, comparison: PolicyComparison) -> Figure:
     Figure 5 is drawn twice, with queueing and as the public code counts: only the time for which a job ran.
     """
     colours = policy_colours(list(comparison.runs))
-    figure = framed(title, list(colours.items()), _CONTENTION_IN)
+    key = list(zip(key_names(list(colours)), colours.values(), strict=True))
+    figure = framed(title, key, _CONTENTION_IN)
     figure.delaxes(figure.axes[0])
     (completion, run, dots), (sensitivity, use, run_dots) = figure.subplots(
         2, 3, gridspec_kw={"hspace": 0.42, "wspace": 0.42}
@@ -158,7 +160,7 @@ def contention_figure(title: str, comparison: PolicyComparison) -> Figure:
         _draw_use(use, np.sum([each["rounds_by_gpus"] for each in runs], axis=0), colour)
     _label(completion, "Figure 5: completion times", "hours, queueing included", "jobs")
     _label(run, "Figure 5 as coded: run times", "hours", "jobs")
-    _label(sensitivity, "Figure 6: contention", "mean contention sensitivity of a job", "jobs")
+    _label(sensitivity, "Figure 6: contention", "mean sensitivity of a job", "jobs")
     _label(use, "Figure 7: utilization", "GPUs given out, at most", "rounds")
     use.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     _draw_means(dots, comparison, "mean_jct_s", colours)
@@ -168,6 +170,21 @@ def contention_figure(title: str, comparison: PolicyComparison) -> Figure:
     run_dots.set_title("Figure 8 as coded", loc="left")
     run_dots.set_ylabel("mean run time (h)")
     return figure
+
+
+def key_names(policies: Sequence[str]) -> list[str]:
+    """What a key calls policies: of a network in a file the name of the file, or of its folder where all have one name.
+
+    Names that would be the same stay as they are.
+    """
+    files = {policy: PurePath(policy.partition(":")[2]) for policy in policies if policy.endswith(".npz")}
+    alike = len({path.name for path in files.values()}) == 1 < len(files)
+    short = {
+        policy: f"{policy.partition(':')[0]} ({path.parent.name if alike else path.stem})"
+        for policy, path in files.items()
+    }
+    names = [short.get(policy, policy) for policy in policies]
+    return [name if names.count(name) == 1 else policy for name, policy in zip(names, policies, strict=True)]
 
 
 def _cumulate(ax: Axes, values: np.ndarray, colour: str) -> None:

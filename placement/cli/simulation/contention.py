@@ -117,7 +117,11 @@ def _write(folder: Path, document: str, title: str, comparison: PolicyComparison
     from placement.plots.whole_jobs import contention_figure
 
     write_document(folder, "jobs.json", document)
-    write(lambda: contention_figure(title.partition(";")[0], comparison), folder / "contention.svg")
+    what = title.partition(";")[0].removeprefix(f"{WORKLOAD}, ")
+    write(
+        lambda: contention_figure(f"Jobs that slow each other down: {what}", comparison),
+        folder / "contention.svg",
+    )
 
 
 def _policies(options: argparse.Namespace) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import pytest
 
 from bench.async_sgd.comparison import compare, document, print_report
 from bench.async_sgd.lab import star
-from bench.async_sgd.pictures import write_pictures
+from bench.async_sgd.pictures import _setting, link_figure, throughput_figure, write_pictures
 from bench.async_sgd.run import (
     AsyncRun,
     DirectionShare,
@@ -97,6 +97,20 @@ def test_report_document_and_pictures(tmp_path, capsys):
     paths = write_pictures(comparisons, tmp_path)
     assert [path.name for path in paths] == ["throughput.png", "link-2.png", "link-3.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+def test_pictures_name_the_conditions_and_their_axes():
+    comparisons = compare([run(k) for k in (1, 2)])
+    setting = _setting(comparisons, acks_first=True)
+    assert setting == "S^W 85 ms, acknowledgements first"
+    assert _setting(comparisons, acks_first=False) == "S^W 85 ms"
+    figures = throughput_figure(comparisons, setting), link_figure(comparisons, 2, setting)
+    assert [figure.texts[0].get_text() for figure in figures] == [
+        f"Asynchronous SGD: throughput, {setting}",
+        f"Use of the link, 2 workers, {setting}",
+    ]
+    assert figures[1].get_supylabel() == "share of the rate of the link"
+    assert figures[1].axes[-1].get_xlabel() == "seconds"
 
 
 def test_the_points_of_a_sweep_are_interleaved_and_their_keys_tell_all_conditions_apart():

@@ -19,6 +19,7 @@ from placement.plots.comparison import bars_figure, cdf_figure, scaling_figure, 
 from placement.plots.lost_time import lost_time_figure
 from placement.plots.style import WIDTH_IN, framed, policy_colours
 from placement.plots.timelines import SHADES, GpuSpan, gantt_figure, links_figure, load, slices
+from placement.plots.whole_jobs import key_names
 
 POLICIES = ("lwf-1+srsf-1", "lwf-1+ada-srsf", "random+ada-srsf")
 
@@ -151,6 +152,21 @@ def test_scaling_needs_two_sizes():
 
 def test_policies_have_colours_of_their_own_however_many():
     assert len(set(policy_colours([str(number) for number in range(18)]).values())) == 18
+
+
+@pytest.mark.parametrize(
+    ("policies", "names"),
+    [
+        (
+            ["greedy", "rl-base:b/policy.npz", "rl-base:e/policy.npz"],
+            ["greedy", "rl-base (b)", "rl-base (e)"],
+        ),
+        (["learned:out/mine.npz", "srtf:x"], ["learned (mine)", "srtf:x"]),
+        (["rl-base:a/b/p.npz", "rl-base:c/b/p.npz"], ["rl-base:a/b/p.npz", "rl-base:c/b/p.npz"]),
+    ],
+)
+def test_a_key_has_the_short_names_of_policies_in_files(policies, names):
+    assert key_names(policies) == names
 
 
 def test_a_long_key_is_broken_to_the_width():
