@@ -7,7 +7,7 @@ seeds.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from docs.compare_theory import LAB, pair
 from placement.plots.style import FAINT, INK, JOB_COLOURS, MUTED, framed, write
@@ -45,6 +46,7 @@ DEMANDS = tuple(k / 10 for k in range(6, 13))
 COLOUR_MAP = LinearSegmentedColormap.from_list("slowdown", ["#FFFFFF", "#F6D9A0", "#D55E00", "#4A1486"])
 WORST_SHOWN = 1.3
 NEAR_THE_BOUND = 0.015
+BOUND_COLOUR = JOB_COLOURS[2]
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,13 @@ def outcomes(case: Case) -> dict[tuple[Control, str], float]:
     return found
 
 
-def held_bound(mismatch: float, demand: float) -> float:
-    """The smallest mean slowdown of a pair that takes one period: the longer of the jobs' own and of the link's."""
-    period = max(1 + mismatch, demand)
-    return (period + period / (1 + mismatch)) / 2
+def held_bound(mismatch: float, demand: float, jobs: int = 2) -> float:
+    """The smallest mean slowdown of jobs that take one period: the longest of their own and of the link's.
+
+    Alone, each has a period that is longer than that of the one before by the mismatch, of the first one's.
+    """
+    alone = [1 + number * mismatch for number in range(jobs)]
+    return fmean(max(alone[-1], demand) / each for each in alone)
 
 
 def mismatch_and_demand() -> Figure:
@@ -84,35 +89,38 @@ def mismatch_and_demand() -> Figure:
         for mismatch in MISMATCHES
         for demand in DEMANDS
     }
-    key = [
-        ("dot: within 1.5 % of the bound for a pair that is held;", INK),
-        ("white 1.0, darkest 1.3 or more", MUTED),
-    ]
+    key = [("dot: within 1.5 % of the bound for a pair that is held", INK)]
     figure = framed("Slowdown by mismatch of periods and demand, two jobs", key, 6.3, columns=1)
     figure.delaxes(figure.axes[0])
     axes = figure.subplots(len(rows), len(columns), sharex=True, sharey=True)
-    figure.subplots_adjust(hspace=0.22, wspace=0.08)
+    figure.subplots_adjust(hspace=0.22, wspace=0.08, right=0.88)
     for row, base in enumerate(rows):
         for column, law in enumerate(columns):
             values = np.array([[grid[m, d][base, law] for m in MISMATCHES] for d in DEMANDS])
-            _map(axes[row][column], values)
+            image = _map(axes[row][column], values)
             axes[row][column].set_title(f"{base.label}, {law}", fontsize=10)
     for each in axes[-1]:
         each.set_xlabel("mismatch of periods (%)")
         each.set_xticks(range(0, 11, 2))
     axes[1][0].set_ylabel("demand of both jobs (% of the link)")
+    place = axes[1][-1].get_position()
+    beside = figure.add_axes((place.x1 + 0.025, place.y0, 0.018, place.height))
+    bar = figure.colorbar(image, cax=beside, extend="max")
+    bar.set_label("mean slowdown")
+    bar.set_ticks([1.0, 1.1, 1.2, WORST_SHOWN])
     return figure
 
 
-def _map(axes: Axes, values: np.ndarray) -> None:
+def _map(axes: Axes, values: np.ndarray) -> AxesImage:
     extent = (-0.5, 100 * MISMATCHES[-1] + 0.5, 100 * DEMANDS[0] - 5, 100 * DEMANDS[-1] + 5)
-    axes.imshow(
+    image = axes.imshow(
         values, origin="lower", aspect="auto", extent=extent, cmap=COLOUR_MAP, vmin=1.0, vmax=WORST_SHOWN
     )
     for i, demand in enumerate(DEMANDS):
         for j, mismatch in enumerate(MISMATCHES):
             if values[i, j] <= held_bound(mismatch, demand) + NEAR_THE_BOUND:
                 axes.plot(100 * mismatch, 100 * demand, ".", color=INK, markersize=4)
+    return image
 
 
 def windows() -> Figure:
@@ -187,17 +195,29 @@ def several_jobs() -> Figure:
         line_s = 0.86 / count * PERIOD_S
         return tuple(one_burst(line_s, PERIOD_S - line_s + k * mismatch * PERIOD_S) for k in range(count))
 
-    panels = {f"{count} jobs": [Case(jobs(count, m)) for m in mismatches] for count in (2, 3, 4)}
+    counts = (2, 3, 4)
+    panels = {f"{count} jobs": [Case(jobs(count, m)) for m in mismatches] for count in counts}
     return _lines(
         "Slowdown by mismatch, jobs that need 86 % of the link together",
         "mismatch of neighbours (%)",
         [100 * m for m in mismatches],
         panels,
+        {f"{count} jobs": [held_bound(m, 0.86, count) for m in mismatches] for count in counts},
     )
 
 
-def _lines(title: str, label: str, values: Sequence[float], panels: dict[str, list[Case]]) -> Figure:
+def _lines(
+    title: str,
+    label: str,
+    values: Sequence[float],
+    panels: dict[str, list[Case]],
+    bounds: Mapping[str, Sequence[float]] | None = None,
+) -> Figure:
+    """A panel for each set of cases, with its bound where there is one."""
+    bounds = bounds or {}
     key = [(name, COLOURS[name]) for name in LAWS] + [("solid Reno, dashed CUBIC, dotted DCTCP", MUTED)]
+    if bounds:
+        key.append(("bound of jobs that are held", BOUND_COLOUR))
     figure = framed(title, key, 3.0, columns=len(panels))
     for axes, (name, cases) in zip(figure.axes, panels.items(), strict=True):
         found = [outcomes(case) for case in cases]
@@ -205,6 +225,8 @@ def _lines(title: str, label: str, values: Sequence[float], panels: dict[str, li
             for law in LAWS:
                 slowdowns = [each[base, law] for each in found]
                 axes.plot(values, slowdowns, LINES[base], color=COLOURS[law], linewidth=1.5)
+        if name in bounds:
+            axes.plot(values, bounds[name], color=BOUND_COLOUR, linewidth=3.5, alpha=0.45, zorder=1)
         axes.set_title(name, fontsize=10.5, loc="left")
         axes.set_xlabel(label)
         axes.grid(color=FAINT)

@@ -331,7 +331,9 @@ def heat_map(entries: Entries) -> Figure:
             )
             if column == chosen[row]:
                 axes.add_patch(
-                    Rectangle((column - 0.47, row - 0.45), 0.94, 0.9, fill=False, edgecolor=BLUE, lw=1.8)
+                    Rectangle(
+                        (column - 0.47, row - 0.45), 0.94, 0.9, fill=False, edgecolor=BLUE, lw=1.8, zorder=3
+                    )
                 )
         axes.set_xticks(range(len(APPROACHES)), list(APPROACHES), rotation=40, ha="right", fontsize=9)
         labels = [f"{row['mix']}, {row['over']}:1, {row['load']:g}" for row in rows]
@@ -345,6 +347,14 @@ def heat_map(entries: Entries) -> Figure:
     bar = figure.colorbar(image, ax=figure.axes, shrink=0.7, extend="max", format="%g", ticks=ticks)
     bar.minorticks_off()
     bar.set_label("mean JCT over that without contention")
+    figure.axes[0].set_ylabel("jobs, oversubscription of racks, load", fontsize=9)
+    figure.suptitle(
+        "Mean completion time over that without contention; framed: what to do",
+        x=0.01,
+        ha="left",
+        fontsize=14,
+        fontweight="bold",
+    )
     return figure
 
 
