@@ -11,6 +11,7 @@ queues mark instead of dropping, but the receiver would report no marks, and the
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterable
 
 from collectives.core.notices import go_on_without
@@ -81,7 +82,8 @@ def _uses_ecn(descriptor: int) -> bool:
 def _reason(name: str, error: OSError) -> str:
     """The reason for a failure, and the command that removes it."""
     if error.errno == errno.ENOENT:
-        return f"{name} is not loaded on this host (as root: mltcp load {name})"
+        users = "" if os.geteuid() == 0 else "--allow-users "
+        return f"{name} is not loaded on this host (as root: mltcp load {users}{name})"
     if error.errno == errno.EPERM:
         names = " ".join([*allowed(), name])
         allow = f'sysctl -w net.ipv4.tcp_allowed_congestion_control="{names}"'

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from mltcp.core.errors import UsageError
@@ -79,10 +81,15 @@ def execute(options: argparse.Namespace) -> int:
         mark = "ok      " if finding.present else ("MISSING " if finding.required else "absent  ")
         remedy = f"  -> {finding.remedy}" if not finding.present and finding.remedy else ""
         print(f"{mark}{finding.need:34} {finding.detail}{remedy}")
-    where = "here" if options.kernel is None else "there"
-    print(
-        f"the kernel mode can run {where}"
-        if good
-        else f"the kernel mode cannot run {where}: see what is MISSING above"
-    )
+    print(_verdict(findings, "here" if options.kernel is None else "there"))
     return 0 if good else 1
+
+
+def _verdict(findings: Sequence[Finding], where: str) -> str:
+    """The last line: whether the kernel mode can run, as far as this user can find out."""
+    if can_run(findings):
+        return f"the kernel mode can run {where}"
+    missing = [each for each in findings if each.required and not each.present]
+    if os.geteuid() != 0 and all(each.remedy.startswith("run as root") for each in missing):
+        return f"only root can find out whether the kernel mode can run {where}: run it with sudo, by its whole path"
+    return f"the kernel mode cannot run {where}: see what is MISSING above"

@@ -40,7 +40,7 @@ def run(program: Program, job: KernelJob, control: str, controls: Controls | Non
         UsageError: an unknown control, user or a bad job name.
     """
     controls = controls or Controls()
-    require_root("without mltcpd, mltcp run")
+    require_root("without mltcpd (as root: mltcp daemon), mltcp run")
     check_name(job.name)
     account = _account(program.user)
     try_cgroup()

@@ -304,7 +304,8 @@ def _loss(job: JobStatus, names: Mapping[int, str]) -> str:
 def _is_unrecognised(job: JobStatus) -> bool:
     """Whether a job has connections under a control of MLTCP that does not know the job's iterations yet: F is 1."""
     under_mltcp = job.detail and job.how != "none" and job.flows > 0
-    return under_mltcp and not (job.iterations and job.total_bytes)
+    # Where they are known, F is seldom 1, and the first of them may still be under way.
+    return under_mltcp and (job.total_bytes == 0 or (job.iterations == 0 and job.factor == 1.0))
 
 
 def _unrecognised(names: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """MLTCP_CC: what is set on a group's connections, and what is said where it cannot be."""
 
+import errno
 import io
 import logging
 import os
@@ -132,6 +133,12 @@ def test_what_is_not_loaded_is_said_with_how_to_load_it(tmp_path):
     assert [said for _, _, said, _ in outcome] == (
         [says, ""] if ABSENT not in congestion.NEED_ECN else outcome
     )
+
+
+def test_an_ordinary_user_is_told_to_have_it_loaded_for_users(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    says = congestion._reason("mltcp_reno", OSError(errno.ENOENT, ""))
+    assert says == "mltcp_reno is not loaded on this host (as root: mltcp load --allow-users mltcp_reno)"
 
 
 @needs_absent

@@ -72,6 +72,25 @@ def test_a_missing_compiler_or_library_is_one_line_with_its_package(monkeypatch,
     assert probe.kernel_fit(kernel) == ([] if kernel == probe.BTF else [missing])
 
 
+@pytest.mark.parametrize(
+    ("user", "remedy", "words"),
+    [
+        (
+            1000,
+            "run as root",
+            "only root can find out whether the kernel mode can run here: run it with sudo",
+        ),
+        (1000, "apt-get install libbpf1", "the kernel mode cannot run here: see what is MISSING above"),
+        (0, "run as root", "the kernel mode cannot run here: see what is MISSING above"),
+    ],
+)
+def test_what_only_root_can_try_is_not_said_to_be_impossible(monkeypatch, capsys, user, remedy, words):
+    monkeypatch.setattr("mltcp.cli.probe.probe", lambda: [probe.Finding("a", False, "", remedy)])
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    assert main(["probe"]) == 1
+    assert words in capsys.readouterr().out.splitlines()[-1]
+
+
 def test_what_is_optional_does_not_decide():
     there = probe.Finding("a", True, "")
     assert probe.can_run([there, probe.Finding("b", False, "", "get b", required=False)])

@@ -98,7 +98,9 @@ def test_a_job_whose_iterations_are_not_known_is_named_with_what_that_means(heig
     assert shown.count("known") == 1
 
 
-@pytest.mark.parametrize("changes", [{}, {"how": "none"}, {"flows": 0}, {"detail": False}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"how": "none"}, {"flows": 0}, {"detail": False}, {"total_bytes": 10**8}]
+)
 def test_nothing_is_said_of_iterations_that_are_known_or_that_nothing_looks_for(changes):
     values = {"iterations": 0, "total_bytes": 0, **changes} if changes else {}
     assert "not recognised" not in drawn(screen(status(job(**values)), "job", 200), 200)
