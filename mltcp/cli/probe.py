@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from mltcp.core.errors import UsageError
@@ -85,7 +84,7 @@ def execute(options: argparse.Namespace) -> int:
     return 0 if good else 1
 
 
-def _verdict(findings: Sequence[Finding], where: str) -> str:
+def _verdict(findings: list[Finding], where: str) -> str:
     """The last line: whether the kernel mode can run, as far as this user can find out."""
     if can_run(findings):
         return f"the kernel mode can run {where}"
