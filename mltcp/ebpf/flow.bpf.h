@@ -288,18 +288,18 @@ static __always_inline __u64 mltcp_set_factor(struct flow *flow, const struct tr
 /* Choose the class of a burst that begins now, by what is left of the iteration and by how long that has taken already. */
 static __always_inline void mltcp_choose_class(struct flow *flow, const struct job *job, __u64 now)
 {
-	__u64 patience_ms = PATIENCE * job->sending_ns / 1000000 + 1, left_us, raised;
+	__u64 patience_ms = PATIENCE * job->sending_ns / 1000000 + 1, left, raised;
 
 	flow->highest_class = job->law.highest_class;
 	flow->class = 0;
 	flow->patience_ms = 0;
 	if (!flow->highest_class || !job->sending_ns || !mltcp_is_recognised(&job->tracker))
 		return;
-	left_us = ((Q16_ONE - flow->ratio_q16) * (job->sending_ns / 1000)) >> 16;
+	left = job->tracker.total_bytes > job->tracker.bytes ? job->tracker.total_bytes - job->tracker.bytes : 0;
 	raised = now > job->tracker.start_ns ? (now - job->tracker.start_ns) / 1000000 / patience_ms : 0;
 	flow->patience_ms = patience_ms;
 	flow->raise_ms = job->tracker.start_ns / 1000000 + (raised + 1) * patience_ms;
-	raised += mltcp_traffic_class(&job->law, left_us);
+	raised += mltcp_traffic_class(&job->law, left >> 10);
 	flow->class = raised < flow->highest_class ? raised : flow->highest_class;
 }
 

@@ -103,15 +103,17 @@ class JobEntries:
     def set_class_bounds(self) -> None:
         """Give jobs that have traffic classes bounds that part those which send now, where others would be better.
 
-        The time for which an iteration sends is what the kernel has observed on this host. A job whose iterations are
+        The bytes of an iteration are those that the kernel has observed on this host. A job whose iterations are
         not known, or that has been silent for several of its pauses, does not count.
         """
         classed = [(number, job) for number, job in self if job.acts.classes]
         now_ns = time.monotonic_ns()
-        known = [job.sending_s for _, job in classed if job.sending_s and _sends(job.tracker, now_ns)]
+        known = [
+            job.tracker.total_bytes for _, job in classed if job.sending_s and _sends(job.tracker, now_ns)
+        ]
         for number, job in classed:
-            acts = replace(job.acts, class_bounds_s=bounds_between(known, job.acts.classes))
-            if not _nearly_equal(acts.class_bounds_us, job.acts.class_bounds_us):
+            acts = replace(job.acts, class_bounds_bytes=bounds_between(known, job.acts.classes))
+            if not _nearly_equal(acts.class_bounds_kib, job.acts.class_bounds_kib):
                 with suppress(BpfError):  # the job may have ended meanwhile
                     self.change(number, action=acts)
 

@@ -26,7 +26,7 @@ struct law {
 	__u32 increase_q16; /* the largest F on the increase; 0: no limit */
 	__u32 reference_us; /* F is scaled by sqrt(reference / time to send an iteration); 0: not scaled */
 	__u32 highest_class; /* that the administrator allows, 1 to 7, a class selector of DSCP; 0: packets keep their own */
-	__u32 class_bounds_us[CLASS_BOUNDS]; /* rising, 0 after the last: see mltcp_traffic_class() */
+	__u32 class_bounds_kib[CLASS_BOUNDS]; /* of 1,024 bytes, rising, 0 after the last: see mltcp_traffic_class() */
 	__u32 fair; /* 1: the flows of a job grow together like one; see mltcp_shared() */
 };
 
@@ -88,16 +88,16 @@ static __always_inline __u32 mltcp_shared(__u32 factor, __u32 flows)
 }
 
 /*
- * The traffic class of a burst that begins with so much of its iteration left to send, as time alone on the link: the
+ * The traffic class of a burst that begins with so much of its iteration left to send, in units of 1,024 bytes: the
  * highest one, less one for each bound that is reached. The twin of traffic_class() in mltcp/control/traffic_classes.py.
  */
-static __always_inline __u32 mltcp_traffic_class(const struct law *law, __u64 left_us)
+static __always_inline __u32 mltcp_traffic_class(const struct law *law, __u64 left_kib)
 {
 	__u32 class = law->highest_class;
 
 #pragma unroll
 	for (int k = 0; k < CLASS_BOUNDS; k++) {
-		if (class && law->class_bounds_us[k] && left_us >= law->class_bounds_us[k])
+		if (class && law->class_bounds_kib[k] && left_kib >= law->class_bounds_kib[k])
 			class--;
 	}
 	return class;

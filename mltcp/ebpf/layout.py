@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
-from mltcp.control.traffic_classes import CLASSES, USUAL_BOUNDS_S
+from mltcp.control.traffic_classes import CLASSES, USUAL_BOUNDS_BYTES
 from mltcp.core.owner import Owner
 
 Raw = bytes
@@ -24,6 +24,7 @@ LARGEST_REFERENCE_S = 4000.0
 """The largest `Action.reference_s`: microseconds in 32 bits."""
 
 _LAW = struct.Struct("=16I")
+_MOST_U32 = (1 << 32) - 1
 _TRACKER = struct.Struct("=8Q4I8Q336s")
 _TERMS = struct.Struct(f"={_LAW.size}s32s24s")
 _JOB = struct.Struct(f"=6IQ{_LAW.size}s{_TRACKER.size}s")
@@ -45,7 +46,7 @@ class Action:
         reference_s: F is multiplied by the root of this over the time for which an iteration sends, within 1/4 and 4
             (shape `remaining` only); 0: it is not.
         classes: that packets say, from 0 up to one less than this by what is left of the iteration; 0: they say none.
-        class_bounds_s: rising, each of which takes one class away if so much is left; empty: the usual ones.
+        class_bounds_bytes: rising, each of which takes one class away if so much is left; empty: the usual ones.
         fair: whether the connections of a job on a host grow together like one.
     """
 
@@ -54,7 +55,7 @@ class Action:
     increase: float = 0.0
     reference_s: float = 0.0
     classes: int = 0
-    class_bounds_s: tuple[float, ...] = ()
+    class_bounds_bytes: tuple[float, ...] = ()
     fair: bool = False
 
     @classmethod
@@ -65,10 +66,11 @@ class Action:
         return cls()
 
     @property
-    def class_bounds_us(self) -> tuple[int, ...]:
+    def class_bounds_kib(self) -> tuple[int, ...]:
         """The bounds in the form of the kernel: seven, 0 after the last."""
-        bounds = (self.class_bounds_s or USUAL_BOUNDS_S)[: max(0, self.classes - 1)]
-        return *(max(1, round(bound * 1e6)) for bound in bounds), *(0,) * (CLASSES - 1 - len(bounds))
+        bounds = (self.class_bounds_bytes or USUAL_BOUNDS_BYTES)[: max(0, self.classes - 1)]
+        whole = (min(max(1, round(bound / 1024)), _MOST_U32) for bound in bounds)
+        return *whole, *(0,) * (CLASSES - 1 - len(bounds))
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ class KernelJob:
             round(acts.increase * Q16_ONE),
             round(acts.reference_s * 1e6),
             max(0, acts.classes - 1),
-            *acts.class_bounds_us,
+            *acts.class_bounds_kib,
             int(acts.fair),
         )
 
@@ -182,7 +184,7 @@ class KernelJob:
     def unpack(cls, terms: Raw, state: Raw) -> KernelJob:
         """Parse the values of a job in both maps."""
         law, name, owner = _TERMS.unpack(terms)
-        shape, slope, intercept, start, decrease, increase, reference_us, highest, *bounds_us, fair = (
+        shape, slope, intercept, start, decrease, increase, reference_us, highest, *bounds_kib, fair = (
             _LAW.unpack(law)
         )
         _, _, flows, sending, scale, _, sending_ns, _, tracker = _JOB.unpack(state)
@@ -195,7 +197,7 @@ class KernelJob:
                 increase / Q16_ONE,
                 reference_us / 1e6,
                 highest + 1 if highest else 0,
-                tuple(bound / 1e6 for bound in bounds_us if bound),
+                tuple(bound * 1024 for bound in bounds_kib if bound),
                 bool(fair),
             ),
             tracker=Tracker(*_TRACKER.unpack(tracker)),

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mltcp.control.aggressiveness import Aggressiveness, shared_factor
-from mltcp.control.traffic_classes import ALIKE, CLASSES, LONGEST_S, bounds_between, traffic_class
+from mltcp.control.traffic_classes import ALIKE, CLASSES, bounds_between, traffic_class
 from mltcp.ebpf.build import HEADERS
 from mltcp.ebpf.layout import Action, KernelJob
 
-TIMES = st.lists(st.floats(1e-4, 1000), max_size=12)
+SIZES = st.lists(st.floats(1e4, 1e11), max_size=12)
 STUBS = """
 #include <stdbool.h>
 typedef unsigned int __u32;
@@ -22,35 +22,33 @@ typedef unsigned long long __u64;
 #define __always_inline inline
 """
 ENTRY = """
-unsigned traffic_class(struct law *law, __u64 left_us) { return mltcp_traffic_class(law, left_us); }
+unsigned traffic_class(struct law *law, __u64 left_kib) { return mltcp_traffic_class(law, left_kib); }
 unsigned shared(unsigned factor, unsigned flows) { return mltcp_shared(factor, flows); }
 """
 
 
-def us(bounds_s):
-    return [round(bound * 1e6) for bound in bounds_s]
+def kib(bounds):
+    return [max(1, round(bound / 1024)) for bound in bounds]
 
 
-@given(TIMES, st.integers(2, CLASSES))
-def test_bounds_rise_and_are_fewer_than_the_classes(times, classes):
-    bounds = bounds_between(times, classes)
+@given(SIZES, st.integers(2, CLASSES))
+def test_bounds_rise_and_are_fewer_than_the_classes(sizes, classes):
+    bounds = bounds_between(sizes, classes)
     assert len(bounds) < classes
     assert all(before < after for before, after in itertools.pairwise((0, *bounds)))
-    assert max(bounds) <= LONGEST_S
 
 
-@given(st.lists(st.floats(1.3, 4), max_size=CLASSES - 1), st.floats(1e-3, 0.1))
-def test_unlike_jobs_have_classes_of_their_own_where_there_are_enough(ratios, shortest):
-    times = [shortest * factor for factor in itertools.accumulate([1, *ratios], lambda a, b: a * b)]
-    bounds = bounds_between(reversed(times), CLASSES)
-    classes = [traffic_class(round(time * 1e6), us(bounds), CLASSES - 1) for time in times]
+@given(st.lists(st.floats(1.3, 4), max_size=CLASSES - 1), st.floats(1e5, 1e8))
+def test_unlike_jobs_have_classes_of_their_own_where_there_are_enough(ratios, least):
+    sizes = [least * factor for factor in itertools.accumulate([1, *ratios], lambda a, b: a * b)]
+    bounds = bounds_between(reversed(sizes), CLASSES)
+    classes = [traffic_class(round(size / 1024), kib(bounds), CLASSES - 1) for size in sizes]
     assert all(before > after for before, after in itertools.pairwise(classes))
 
 
 def test_alike_jobs_share_a_class_and_the_widest_ratios_part():
-    assert traffic_class(50_000, us(bounds_between([0.05, 0.05 * ALIKE * 0.99], 4)), 3) == traffic_class(
-        61_000, us(bounds_between([0.05, 0.05 * ALIKE * 0.99], 4)), 3
-    )
+    bounds = kib(bounds_between([5e7, 5e7 * ALIKE * 0.99], 4))
+    assert traffic_class(round(5e7 / 1024), bounds, 3) == traffic_class(round(6.1e7 / 1024), bounds, 3)
     assert bounds_between([0.01, 0.02, 0.2, 0.3], 2) == pytest.approx([(0.02 * 0.2) ** 0.5])
 
 
@@ -69,19 +67,21 @@ def test_the_programs_choose_the_same_class_never_above_the_allowed_one(tmp_path
     theirs = programs.traffic_class
     theirs.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
 
-    @given(TIMES, st.integers(2, CLASSES), st.floats(0, 2000))
-    def agrees(times, classes, left_s):
-        bounds = bounds_between(times, classes)
-        action = Action(classes=classes, class_bounds_s=bounds)
+    @given(SIZES, st.integers(2, CLASSES), st.integers(0, 1 << 32))
+    def agrees(sizes, classes, left_kib):
+        bounds = bounds_between(sizes, classes)
+        action = Action(classes=classes, class_bounds_bytes=bounds)
         law = ctypes.create_string_buffer(KernelJob("job", Aggressiveness(), action).pack_terms())
-        found = theirs(law, round(left_s * 1e6))
-        assert found == traffic_class(round(left_s * 1e6), us(bounds), classes - 1) <= classes - 1
+        found = theirs(law, left_kib)
+        assert found == traffic_class(left_kib, kib(bounds), classes - 1) <= classes - 1
 
     agrees()
 
 
 def test_an_entry_of_the_kernels_map_has_the_classes():
-    job = KernelJob("job", Aggressiveness(), Action(classes=4, class_bounds_s=(0.01, 0.5, 2.0)))
+    job = KernelJob(
+        "job", Aggressiveness(), Action(classes=4, class_bounds_bytes=(1 << 20, 5 << 20, 20 << 20))
+    )
     assert KernelJob.unpack(job.pack_terms(), job.pack_state(1)).acts == job.acts
     none = KernelJob("job", Aggressiveness())
     assert KernelJob.unpack(none.pack_terms(), none.pack_state(1)).acts.classes == 0
