@@ -122,6 +122,11 @@ class Traffic:
     def size(self):
         return sum(self.buckets)
 
+    @property
+    def resending_s(self):
+        """By how much an iteration may differ: a lost tail is sent again by a probe, or only after a time-out."""
+        return self.rto_min_us / 1e6 + 0.1 if self.lost_segments else 0.0
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -206,7 +211,7 @@ def run(traffic):
         Seen([each.start_ns for each in records], [each.bytes for each in records]),
         Seen([each[0] for each in recorded], [each[1] for each in recorded]),
         Seen([each.start_ns for each in paced.finished], [each.bytes for each in paced.finished]),
-        max(late_s([*begun, ended_ns + PAUSE_S * 1e9], traffic.lost_every), *lasted(ticks)),
+        max(late_s([*begun, ended_ns + PAUSE_S * 1e9], traffic), *lasted(ticks)),
     )
 
 
@@ -226,10 +231,11 @@ def records_of(controls, number, last_begun_ns):
     return found
 
 
-def late_s(begun_ns, every):
-    """By how much an iteration took longer at most than others like it, of which there is one in so many."""
+def late_s(begun_ns, traffic):
+    """By how much an iteration took longer at most than others like it, without what the network explains."""
+    every = traffic.lost_every
     alike = [lasted(begun_ns)[first::every] for first in range(every)]
-    return max(max(each) - min(each) for each in alike) / 1e9
+    return max(max(each) - min(each) for each in alike) / 1e9 - traffic.resending_s
 
 
 def lasted(times):
