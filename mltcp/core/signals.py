@@ -41,21 +41,16 @@ def exit_on_sigterm() -> None:
 
 
 @contextmanager
-def stop_signals(
-    stop: Callable[[int], None],
-    loop: AbstractEventLoop | None = None,
-    signals: Iterable[int] = STOP_SIGNALS,
-) -> Iterator[None]:
-    """Call ``stop`` on each of the signals, as often as they come, while the context lasts.
+def stop_signals(stop: Callable[[int], None], loop: AbstractEventLoop | None = None) -> Iterator[None]:
+    """Call ``stop`` on each of the signals that stop a process, as often as they come, while the context lasts.
 
     Those that this process ignores, such as SIGHUP under nohup, stay ignored, except SIGTERM and SIGINT.
 
     Args:
         stop: called with the signal; in a server with an event loop, on the loop.
         loop: of the server; None: ``stop`` is called in the signal handler.
-        signals: that stop the server.
     """
-    former = _handlers(signals)
+    former = _handlers(STOP_SIGNALS)
     for number in former:
         if loop is None:
             signal.signal(number, lambda got, _: stop(got))
@@ -75,6 +70,15 @@ def _handlers(signals: Iterable[int]) -> dict[int, Any]:
     present = {number: signal.getsignal(number) for number in signals}
     always = (signal.SIGTERM, signal.SIGINT)
     return {n: handler for n, handler in present.items() if n in always or handler is not signal.SIG_IGN}
+
+
+def stop_until_the_end(stop: Callable[[int], None], signals: Iterable[int]) -> None:
+    """Call ``stop`` on each of the signals until this process ends; those that it ignores stay ignored.
+
+    For a process that has nothing else to do then: a late signal must not make its end another one.
+    """
+    for number in _handlers(signals):
+        signal.signal(number, lambda got, _: stop(got))
 
 
 @contextmanager

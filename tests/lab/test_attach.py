@@ -12,10 +12,11 @@ import pytest
 from mltcp.core.cgroups import cgroup_of, cgroup_root
 from mltcp.core.errors import UsageError
 from mltcp.daemon.client.client import CgroupRegistration, Client
+from mltcp.daemon.jobs import attachments
 from tests.lab.daemons import daemon_in
 from tests.lab.test_daemon import MARK, PACED, until
 from tests.lab.test_run_with_daemon import CONTROL_AND_CGROUP, PROGRAM, PROGRAM_THAT_IS_ASKED, asked, said_by
-from tests.unit.mltcp.daemon.serving import NOBODY
+from tests.unit.mltcp.daemon.serving import NOBODY, serving
 
 pytestmark = pytest.mark.lab
 
@@ -100,8 +101,7 @@ def shown(daemon, name, **values):
         job = jobs_of(daemon).get(name)
         return job if job and all(getattr(job, field) == value for field, value in values.items()) else None
 
-    until(found)
-    return found()
+    return until(found)
 
 
 def test_new_connections_in_a_cgroup_are_the_jobs_until_its_last_process_ends(namespace, cgroups, started):
@@ -223,3 +223,32 @@ def test_a_cgroup_is_of_one_job_and_asking_again_is_the_same(namespace, cgroups,
         ):
             client.attach(CgroupRegistration(f"/{step.name}", "b"))
         until(lambda: list(jobs_of(daemon)) == ["a"])
+
+
+@pytest.mark.parametrize("step", ["attached_program", "move"])
+def test_a_process_is_attached_although_another_program_removes_its_empty_cgroup(monkeypatch, tmp_path, step):
+    """As each does at its start with the empty cgroups of jobs: they may be left ones."""
+    taken, act = [], getattr(attachments, step)
+
+    def act_on_what_is_gone(first, cgroup, *rest):
+        if not taken:
+            cgroup.rmdir()
+            taken.append(cgroup)
+        return act(first, cgroup, *rest)
+
+    monkeypatch.setattr(attachments, step, act_on_what_is_gone)
+    program = (
+        "from mltcp.daemon.client.client import *\n"
+        "with Client() as client:\n"
+        "    client.register(Registration('taken', attach=True))\n"
+        "    print(open('/proc/self/cgroup').read())\n"
+    )
+    with serving(tmp_path) as running:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "MLTCP_DAEMON": str(running.path)},
+            capture_output=True,
+            text=True,
+        )
+    (cgroup,) = taken
+    assert f"/{cgroup.name}\n" in done.stdout, done.stderr

@@ -9,9 +9,10 @@ import pytest
 from collectives.core.settings import Settings
 from collectives.transport import congestion_control as congestion
 from mltcp.core.errors import NotAvailableError
+from mltcp.ebpf import congestion_controls
 from mltcp.ebpf.congestion_controls import allowed
 from mltcp.pacing.tcp_info import congestion_control, set_congestion_control
-from tests.lab.controls_under_test import own_controls
+from tests.lab.controls_under_test import own_controls, without_own
 from tests.unit.collectives.ranks import run_ranks
 from tests.unit.collectives.transport.test_gloo_sockets import group, tcp_store
 
@@ -109,23 +110,38 @@ def chosen_by_nobody(name):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def allowed_here(controls):
+    """What is allowed to every user, without the controls of tests beside this one."""
+    return sorted(each for each in allowed() if each in controls.own.values() or without_own(each))
+
+
 def test_users_may_choose_what_is_allowed_to_them_until_it_is_unloaded(controls):
-    before = allowed()
+    before = allowed_here(controls)
     name, other = controls.own["mltcp_cubic"], controls.own["mltcp_reno"]
     controls.load([name, other])
     assert not chosen_by_nobody(name)
     controls.allow_users([name])
     controls.allow_users([name])
     assert (chosen_by_nobody(name), chosen_by_nobody(other)) == (True, False)
-    assert sorted(allowed()) == sorted([*before, name])
+    assert allowed_here(controls) == sorted([*before, name])
     controls.unload([name])
-    assert sorted(allowed()) == sorted(before)
+    assert allowed_here(controls) == before
     controls.load([name])
     assert not chosen_by_nobody(name)
 
 
 def test_only_what_is_loaded_can_be_allowed(controls):
-    before = allowed()
+    before = allowed_here(controls)
     with pytest.raises(NotAvailableError, match=controls.own["mltcp_reno"]):
         controls.allow_users([controls.own["mltcp_reno"]])
-    assert allowed() == before
+    assert allowed_here(controls) == before
+
+
+def test_a_control_may_be_allowed_while_another_one_is_unloaded(controls, monkeypatch):
+    """The kernel refuses a list with one that was unloaded since it was read."""
+    name, gone = controls.own["mltcp_cubic"], controls.own["mltcp_reno"]
+    controls.load([name])
+    lists = [[*allowed(), gone]]
+    monkeypatch.setattr(congestion_controls, "allowed", lambda: lists.pop() if lists else allowed())
+    controls.allow_users([name])
+    assert chosen_by_nobody(name)

@@ -33,6 +33,7 @@ from mltcp.pacing.tc.htb_qdisc import LEFT_ALONE, MARK_MASK, PACED
 from mltcp.pacing.tc.qdiscs import HANDLE, RootQdisc, root_of
 from tests.eventually import eventually as until
 from tests.lab.daemons import daemon_in, tc
+from tests.lab.moments import at_a_moment, most_between
 from tests.lab.multiqueue_link import INTERFACE, JOB, flows_of_a_job, multiqueue_link
 from tests.lab.test_restore import tc as tc_here
 
@@ -82,7 +83,7 @@ def departure(program, mark, tstamp=0, wire_bytes=WIRE_BYTES, repeat=1):
 @pytest.fixture
 def program():
     made = DepartureProgram(HANDLE, MARK_MASK)
-    made.ahead_ns = 10**10  # so that a busy machine is never late
+    made.ahead_ns = 10**12  # no schedule below is as long
     yield made
     made.close()
 
@@ -96,17 +97,17 @@ def spacing(program, mark, count=6):
 
 
 def test_packets_of_a_job_leave_at_its_rate_whatever_else_is_sent(program):
-    program.set_rate(JOB, 80e3)
+    program.set_rate(JOB, 4e3)  # slow, so that a process that is held up is still ahead
     began_ns = time.monotonic_ns()
     first, decision = departure(program, HANDLE | JOB)
     assert (first, decision) == (0, -1)  # at once, and other filters go on
     second, _ = departure(program, HANDLE | JOB)
-    # 10 kB a second: 0.2 s a packet, less what a silent job may catch up.
-    assert began_ns < second + CREDIT_NS - 200_000_000 < time.monotonic_ns()
-    assert spacing(program, HANDLE | JOB) == [200_000_000] * 5
+    # 500 B a second: 4 s a packet, less what a silent job may catch up.
+    assert began_ns < second + CREDIT_NS - 4_000_000_000 < time.monotonic_ns()
+    assert spacing(program, HANDLE | JOB) == [4_000_000_000] * 5
     assert [departure(program, mark)[0] for mark in (0, JOB, HANDLE | JOB + 1, 0x8000)] == [0] * 4
-    program.set_rate(JOB, 40e3)
-    assert spacing(program, HANDLE | JOB)[1:] == [400_000_000] * 4
+    program.set_rate(JOB, 2e3)
+    assert spacing(program, HANDLE | JOB)[1:] == [8_000_000_000] * 4
     assert program.sent_bytes(JOB) == 14 * WIRE_BYTES
     assert program.jobs() == {JOB}
     program.remove(JOB)
@@ -116,12 +117,12 @@ def test_packets_of_a_job_leave_at_its_rate_whatever_else_is_sent(program):
 
 
 def test_two_jobs_do_not_wait_for_each_other(program):
-    for job, rate_bps in ((JOB, 80e3), (JOB + 1, 160e3)):
+    for job, rate_bps in ((JOB, 4e3), (JOB + 1, 8e3)):
         program.set_rate(job, rate_bps)
         departure(program, HANDLE | job)
     pairs = [(departure(program, HANDLE | JOB)[0], departure(program, HANDLE | JOB + 1)[0]) for _ in range(4)]
-    assert [b[0] - a[0] for a, b in pairwise(pairs)] == [200_000_000] * 3
-    assert [b[1] - a[1] for a, b in pairwise(pairs)] == [100_000_000] * 3
+    assert [b[0] - a[0] for a, b in pairwise(pairs)] == [4_000_000_000] * 3
+    assert [b[1] - a[1] for a, b in pairwise(pairs)] == [2_000_000_000] * 3
 
 
 def test_a_later_departure_that_tcp_has_set_is_kept(program):
@@ -153,15 +154,15 @@ def test_at_another_rate_what_a_job_is_ahead_takes_another_time(program, former_
 
 
 def test_at_a_lower_rate_a_job_pays_for_all_that_it_is_ahead(program):
-    program.set_rate(JOB, 16e6)  # 0.52 s for all
+    program.set_rate(JOB, 1.6e6)  # 5.2 s for all
     for _ in range(PACKETS):
         departure(program, HANDLE | JOB, wire_bytes=GSO_BYTES)
-    program.set_rate(JOB, 4e6)
+    program.set_rate(JOB, 4e5)
     lowered_ns = time.monotonic_ns()
     next_ns, _ = departure(program, HANDLE | JOB)
     # What has passed since the first packet was passed at the higher rate.
-    assert lowered_ns < next_ns <= lowered_ns + 8e9 * BACKLOG_BYTES / 4e6
-    assert spacing(program, HANDLE | JOB) == [8e9 * WIRE_BYTES / 4e6] * 5
+    assert lowered_ns < next_ns <= lowered_ns + 8e9 * BACKLOG_BYTES / 4e5
+    assert spacing(program, HANDLE | JOB) == [8e9 * WIRE_BYTES / 4e5] * 5
 
 
 def test_rates_that_go_up_and_down_charge_no_byte_twice(program):
@@ -334,9 +335,10 @@ def test_a_job_has_its_rate_in_whatever_queues(fq, tmp_path, queues, flows, rate
                 pacing.add_class(JOB, rate_bps)
                 with flows_of_a_job(link, flows):
                     until(lambda: pacing.sent_bytes(JOB) > rate_bps / 8 / 2)
-                    began_s, before = time.monotonic(), received_bytes(link)
-                    until(lambda: time.monotonic() > began_s + 2)
-                    rate = (received_bytes(link) - before) * 8 / (time.monotonic() - began_s)
+                    first = at_a_moment(lambda: received_bytes(link))
+                    time.sleep(2)
+                    last = at_a_moment(lambda: received_bytes(link))
+                    rate = (last.found - first.found) * 8 / most_between(first, last)
                 restore(journal)
                 pacing.close()
                 return rate

@@ -5,8 +5,8 @@ has set, a file of a file system that does not answer for ever, and then the pro
 daemon itself never receives one. It hands the connection on which a packet with descriptors waits to this process,
 which blocks for this user alone.
 
-Messages are JSON objects, one a packet; answers have the number of their task before it. ``{"task": N, "do": "look"}``
-comes with the connection, and is answered by what its descriptors are;
+The process says when it has started. Messages are JSON objects, one a packet; answers have the number of their task
+before it. ``{"task": N, "do": "look"}`` comes with the connection, and is answered by what its descriptors are;
 ``{"task": N, "do": "set", "settings": [...]}`` by what could not be set, once all are closed;
 ``{"do": "keep"}`` comes with a connection on which packets may wait, which is kept until the next message, such as
 ``{"do": "close"}``. These two have no answer.
@@ -34,6 +34,9 @@ from mltcp.ebpf.libbpf import BpfMap
 MOST_BYTES = 1 << 17
 """The longest message between the daemon and this process."""
 
+STARTED = b"started"
+"""The first message to the daemon."""
+
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
 
 
@@ -53,6 +56,7 @@ class Worker:
 
     def run(self) -> None:
         """Work until the daemon is gone."""
+        self._daemon.sendall(STARTED)
         while True:
             packet, descriptors, _, _ = socket.recv_fds(self._daemon, MOST_BYTES, 1)
             if not packet:

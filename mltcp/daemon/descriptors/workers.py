@@ -19,7 +19,7 @@ from typing import Any
 
 from mltcp.core.errors import MltcpError, NotAvailableError
 from mltcp.core.user_lines import of_user
-from mltcp.daemon.descriptors.worker import MOST_BYTES
+from mltcp.daemon.descriptors.worker import MOST_BYTES, STARTED
 from mltcp.daemon.jobs.flows import FlowSettings, FoundFlow, RefusedFlow
 from mltcp.daemon.jobs.job import Peer
 from mltcp.daemon.jobs.job_table import Limits
@@ -28,7 +28,10 @@ from mltcp.pacing.sock_diag import FlowKey
 _log = logging.getLogger("mltcp.daemon")
 
 LONGEST_S = 2.0
-"""How long a request waits for the process; longer only if its descriptors block."""
+"""How long a request waits for the process once that has started; longer only if its descriptors block."""
+
+LONGEST_START_S = 2.5
+"""How long it waits before for the start of the process. Clients wait 5 s in all."""
 
 IDLE_S = 10.0
 """How long a process without work stays."""
@@ -197,6 +200,7 @@ class _Worker:
         self._user = peer.user
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._started: asyncio.Future[None] = self._loop.create_future()
         self._last_task = 0
         self._blocked = False
         self.has_ended = False
@@ -229,6 +233,8 @@ class _Worker:
         try:
             if not self.tell(message, connection):
                 raise self._error()
+            if not self._started.done():
+                await asyncio.wait([self._started], timeout=LONGEST_START_S)
             # Not a time-out that cancels: where the loop is late, the answer may be there when the time is up.
             await asyncio.wait([answer], timeout=LONGEST_S)
             if not answer.done():
@@ -261,6 +267,7 @@ class _Worker:
         self.has_ended = True
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
+        self._end_start()
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(self._error())
@@ -286,6 +293,9 @@ class _Worker:
             self.close()
             return
         self._blocked = False
+        if packet == STARTED:
+            self._end_start()
+            return
         number, _, text = packet.partition(b" ")
         answer = self._waiting.get(int(number))
         if answer is not None and not answer.done():
@@ -293,6 +303,10 @@ class _Worker:
         elif "found" in json.loads(text):
             # Nobody waits for it any more; its descriptors are to be closed.
             self.tell({"task": int(number), "do": "set", "settings": []})
+
+    def _end_start(self) -> None:
+        if not self._started.done():
+            self._started.set_result(None)
 
     def _error(self) -> BlockedError:
         return BlockedError(

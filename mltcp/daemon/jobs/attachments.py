@@ -6,6 +6,7 @@ to its user); elsewhere the daemon does. It stays when the daemon ends, so that 
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import resource
@@ -17,7 +18,7 @@ from mltcp.core.cgroups import cgroup_of
 from mltcp.core.errors import NotAvailableError
 from mltcp.core.user_lines import of_user
 from mltcp.daemon.client.protocol import DeniedError
-from mltcp.daemon.jobs.job import Job, Member
+from mltcp.daemon.jobs.job import Job, Member, Peer
 from mltcp.daemon.jobs.job_table import Limits
 from mltcp.ebpf.cgroups import (
     is_removed,
@@ -36,6 +37,8 @@ _log = logging.getLogger("mltcp.daemon")
 
 MOST_ATTACHED = 1024
 """Attached processes of all users; each takes two of the daemon's descriptors."""
+
+_ATTEMPTS = 5
 
 
 def most_attached() -> int:
@@ -83,6 +86,18 @@ class Attachments:
             raise NotAvailableError(
                 f"{peer.user} already has {held_by_user} attached processes, the limit (limits.attached)"
             )
+        held = self._held[connection] = self._attached(peer, job)
+        where = held.cgroup
+        _log.info(
+            "%s: new connections of %s are its flows, in cgroup %s",
+            job,
+            peer,
+            where,
+            extra=of_user(peer.user),
+        )
+
+    def _attached(self, peer: Peer, job: Job, attempts: int = _ATTEMPTS) -> _Attachment:
+        """Put a process into the cgroup of its job. Raises as `attach`."""
         name = job_cgroup_name(job.uid, job.name, job.instance)
         with ExitStack() as undone_on_failure:
             try:
@@ -99,12 +114,13 @@ class Attachments:
                 if path != present:
                     move(peer.pid, path)
             except (OSError, BpfError) as error:
+                if error.errno == errno.ENOENT and attempts > 1:
+                    # Another program took the cgroup, which is empty at first, for one that was left.
+                    undone_on_failure.close()
+                    return self._attached(peer, job, attempts - 1)
                 raise NotAvailableError(f"process {peer.pid} cannot be attached: {error}") from None
             undone_on_failure.pop_all()
-        self._held[connection] = _Attachment(job, path, program)
-        _log.info(
-            "%s: new connections of %s are its flows, in cgroup %s", job, peer, path, extra=of_user(peer.user)
-        )
+        return _Attachment(job, path, program)
 
     def leave(self, connection: Member) -> None:
         """End the attachment of a closed connection. Processes that outlive it go on in the cgroup above."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, NotAvailableError
-from mltcp.core.signals import ENDING_SIGNALS, stop_signals
+from mltcp.core.signals import ENDING_SIGNALS, stop_until_the_end
 from mltcp.daemon.descriptors.workers import DescriptorWorkers
 from mltcp.daemon.jobs.attachments import Attachments
 from mltcp.daemon.jobs.contention import SAMPLE_S, LinkContention
@@ -69,7 +69,8 @@ def serve(configuration: Configuration) -> None:
         raise NotAvailableError("mltcp daemon: expected user root, who owns its journal and cgroups")
     configuration = replace(configuration, interfaces=kernel_names(configuration.interfaces))
     stop = _Stop()
-    with stop_signals(stop.request, signals=ENDING_SIGNALS), ExitStack() as stack:
+    stop_until_the_end(stop.request, ENDING_SIGNALS)
+    with ExitStack() as stack:
         stack.callback(release)
         journal = stack.enter_context(Journal.locked(configuration.journal))
         Address(path=configuration.socket).check_free()

@@ -4,6 +4,8 @@ import asyncio
 import os
 import resource
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -95,3 +97,14 @@ def test_other_threads_hold_nothing_and_do_not_fail():
     thread.start()
     thread.join()
     assert inside == [signal.getsignal(signal.SIGTERM)]
+
+
+def test_a_signal_after_all_work_is_no_interrupt():
+    program = (
+        "import os, signal; from mltcp.core.signals import stop_until_the_end\n"
+        "got = []; stop_until_the_end(got.append, [signal.SIGINT])\n"
+        "for _ in range(2): os.kill(os.getpid(), signal.SIGINT)\n"
+        "print(got)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr, done.returncode) == ("[2, 2]\n", "", 0)

@@ -480,3 +480,16 @@ def test_descriptors_do_not_block_where_it_is_the_daemon_that_is_late(
 
     monkeypatch.setattr(workers._Worker, "tell", tell_and_be_late)
     assert client.add_flows([connection.fileno()]) == ()
+
+
+def test_descriptors_do_not_block_where_the_process_that_takes_them_starts_late(
+    server, connection, monkeypatch, tmp_path
+):
+    late = tmp_path / "python"
+    late.write_text(f'#!/bin/sh\nsleep 2.5\nexec {sys.executable} "$@"\n')
+    late.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(late))
+    monkeypatch.setattr(workers, "LONGEST_START_S", 60.0)  # of a busy machine; the other time stays 2 s
+    with Client(server.path, timeout_s=60) as client:
+        client.register(Registration("bert"))
+        assert client.add_flows([connection.fileno()]) == ()
