@@ -100,7 +100,8 @@ def test_flows_that_move_to_other_queues_take_the_rate_of_their_job_along(tmp_pa
                 qdisc.install()
                 qdisc.add_class(JOB, 100e6)
                 found = []
-                with flows_of_a_job(link, 16):
+                # So many that each of four queues has one: with 16, one in 25 times one of them had none.
+                with flows_of_a_job(link, 48):
                     for queues in (4, 8, 1):
                         set_queues(link.here, queues)
                         assert qdisc.state() == PACED

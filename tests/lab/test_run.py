@@ -55,7 +55,7 @@ def test_a_program_that_does_not_exist():
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["--cc", "vegas"], 2, ["vegas", "cubic"]),
+        (["--cc", "no_such_cc"], 2, ["no_such_cc", "reno"]),
         (["--job", "a job"], 2, ["a job", "letters"]),
         (["--user", "nobody-here", *RENO], 2, ["nobody-here"]),
     ],

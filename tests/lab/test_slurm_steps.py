@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -238,8 +239,9 @@ def cgroup_of_tasks(job, answers):
 def step_daemon(job, step):
     """The process of slurmstepd for a step."""
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and f"[{job.id}.{step}]" in (entry / "cmdline").read_text():
-            return int(entry.name)
+        with suppress(OSError):  # it has ended meanwhile
+            if entry.name.isdigit() and f"[{job.id}.{step}]" in (entry / "cmdline").read_text():
+                return int(entry.name)
     raise AssertionError(f"no slurmstepd of {job.id}.{step}")
 
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.lab
 
 TOTAL, LAST = 500_000, 1_000  # bytes of an iteration, and of its second burst
 RATE_BPS, BOUNDS = 100_000_000, (TOTAL // 2, 1e12)
-GAP_NS = 800_000_000  # longer than a busy machine pauses
+GAPS_S = (0.8, 2.4)  # longer than a busy machine pauses, mostly
 CLASSES = 4
 SECOND, HIGHEST = 2 << 5, 3 << 5
 CS7 = 7 << 5
@@ -96,10 +96,15 @@ def controls():
         yield own
 
 
-def test_a_burst_says_the_class_of_what_remains_whatever_its_program_says(controls):
+def iterations_of(controls, gap_s):
+    """Three iterations of two bursts each with a pause after which the job's next one begins.
+
+    The class selectors of their packets, that of the sender in the end, the job, and the longest iteration in s.
+    """
     name = controls.own["mltcp_reno"]
     action = Action(classes=CLASSES, class_bounds_bytes=BOUNDS)
-    job = KernelJob("classed", Aggressiveness(), action, Tracker.given_values(TOTAL, GAP_NS))
+    tracker = Tracker.given_values(TOTAL, round(gap_s * 1e9))
+    job = KernelJob("classed", Aggressiveness(), action, tracker)
     with (
         Lab(dumbbell(1, 2, Link(RATE_BPS, 200_000))) as lab,
         entered(job, controls) as number,
@@ -116,23 +121,34 @@ def test_a_burst_says_the_class_of_what_remains_whatever_its_program_says(contro
             def raise_itself():
                 one.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, CS7)
 
-            bursts = []
+            bursts, longest_s = [], 0.0
             for change in (None, None, raise_itself):
-                time.sleep(1.5 * GAP_NS / 1e9)  # computing
+                time.sleep(1.5 * gap_s)  # computing
+                began_s = time.monotonic()
                 send(one, TOTAL - LAST, change)
                 send(one, LAST)
+                longest_s = max(longest_s, time.monotonic() - began_s)
                 said = one.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) & ~3
                 bursts += [watch.take(TOTAL - LAST), watch.take(LAST)]
             with controls.job_entries() as entries:
                 entries.set_class_bounds()
                 known = entries.get(number)
             one.shutdown(socket.SHUT_WR)
-        unknown, unknown_end, first, last, disobedient, _ = bursts
-        assert set(unknown) == set(unknown_end) == {0}, "nothing is known in the first iteration"
-        assert (first[0], *set(first[1:]) - {HIGHEST}) == (SECOND, SECOND), "where it takes long it is raised"
-        assert set(last) == {HIGHEST}
-        assert said == HIGHEST, "what it acknowledges meanwhile goes first"
-        assert disobedient[0] == SECOND
-        assert disobedient[-1] in (SECOND, HIGHEST)
-        assert known.tracker.total_bytes == TOTAL
-        assert known.acts.class_bounds_bytes == pytest.approx(bounds_between([TOTAL], CLASSES), abs=512)
+        return bursts, said, known, longest_s
+
+
+def test_a_burst_says_the_class_of_what_remains_whatever_its_program_says(controls):
+    for gap_s in GAPS_S:
+        bursts, said, known, longest_s = iterations_of(controls, gap_s)
+        # Else the machine may have held it up between the bursts of an iteration: a pause to the kernel.
+        if longest_s < gap_s:
+            break
+    unknown, unknown_end, first, last, disobedient, _ = bursts
+    assert set(unknown) == set(unknown_end) == {0}, "nothing is known in the first iteration"
+    assert (first[0], *set(first[1:]) - {HIGHEST}) == (SECOND, SECOND), "where it takes long it is raised"
+    assert set(last) == {HIGHEST}
+    assert said == HIGHEST, "what it acknowledges meanwhile goes first"
+    assert disobedient[0] == SECOND
+    assert disobedient[-1] in (SECOND, HIGHEST)
+    assert known.tracker.total_bytes == TOTAL
+    assert known.acts.class_bounds_bytes == pytest.approx(bounds_between([TOTAL], CLASSES), abs=512)

@@ -1,7 +1,6 @@
 """The two-tier lab in the real kernel: jobs that come and go on servers, and what the trunks see of them."""
 
 import socket
-import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -16,6 +15,7 @@ from bench.lab.placement import label_of
 from bench.lab.topology import dumbbell
 from bench.lab.two_tier import TwoTier, two_tier, two_tier_cluster
 from mltcp.core.errors import UsageError
+from tests.lab.test_lab import await_the_labs_rto
 
 pytestmark = pytest.mark.lab
 
@@ -181,10 +181,7 @@ class TestPlacing:
             placed = lab.place(2, ["r0s0", "r1s0"])
             one, other = connected(lab, "r0s0", "r1s0", placed[1])
             with one, other:
-                one.sendall(b"x" * 3000)
-                other.recv(3000, socket.MSG_WAITALL)
-                info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
-                assert 5_000 <= struct.unpack_from("=I", info, 8)[0] < 100_000
+                await_the_labs_rto(one, other)
             lab.unplace(2)
             routes = on(lab, "r0s0", Path("/proc/thread-self/net/route").read_text)
             assert "00024D0A" not in routes
@@ -214,7 +211,12 @@ def test_nics_and_uplinks_each_carry_their_rate_and_no_more(lab):
         sender.join()
     use = lab.measurement()
     up = use.direction("r0", "core")
-    assert 0.6 <= use.utilisation(up) <= 1.01
+    assert use.utilisation(up) <= 1.01
+    # Other programs may hold the senders up, but not for all of the two seconds: the fullest half of one counts.
+    bins = [sum(each) for each in zip(*up.bytes_by_job.values(), strict=True)]
+    half = 500_000_000 // use.bin_ns
+    fullest = max(sum(bins[first : first + half]) for first in range(len(bins) - half + 1))
+    assert fullest * 8 >= 0.6 * 0.5 * SMALL.nic.rate_bps
     assert up.bytes == use.direction("core", "r1").bytes
     for nic in (use.direction("r0s0", "r0"), use.direction("r0s1", "r0")):
         assert use.utilisation(nic) <= 0.8, "the uplink is what they share"

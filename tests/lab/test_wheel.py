@@ -53,7 +53,7 @@ def fresh(tmp_path_factory):
     """A virtual environment with the wheel and what it requires, and nothing else; run from outside the checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     tree = folder / "tree"
-    patterns = (".venv", ".git", "*.egg-info", "build", "__pycache__", ".*_cache")
+    patterns = (".venv", ".git", "*.egg-info", "build", "__pycache__", ".*_cache", ".hypothesis")
     assert build.main() == 0
     shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*patterns))
     wheel = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-q"]

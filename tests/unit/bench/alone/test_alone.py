@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -17,6 +16,7 @@ from bench.alone.round import AlonePlan, AloneRound, round_from_line, round_key,
 from bench.alone.sender import SenderTask, SentIteration
 from bench.cli.main import main
 from bench.compare.approach import parse_policy
+from mltcp.core.address import free_port
 from mltcp.core.errors import UsageError
 
 CELL = AloneCell("cell", 10**9, 0.01, 0.35, 25_000_000)
@@ -250,8 +250,7 @@ def test_the_cells_are_listed(capsys):
 
 @pytest.mark.parametrize("flows", [1, 3])
 def test_the_two_ends_send_and_answer_iterations(flows):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     processor = min(os.sched_getaffinity(0))
     receiving = ["", "127.0.0.1", str(port), str(flows), "200000", "reno", str(processor)]
     with subprocess.Popen(

@@ -19,6 +19,7 @@ from bench.cli.main import main
 from bench.perf import messages
 from bench.perf.plan import DOWN, UP, Bucket, PerfPlan
 from bench.perf.report import iteration_summary
+from mltcp.core.address import free_port
 from mltcp.core.errors import UsageError
 from tests.eventually import eventually
 
@@ -30,8 +31,7 @@ BENCH = [sys.executable, "-m", "bench.cli", "perf"]
 @contextmanager
 def serving(*arguments):
     """A server on a port of its own; yields the process and the port."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [*BENCH, "-s", "-p", str(port), *arguments],
         stdout=subprocess.PIPE,
@@ -125,7 +125,7 @@ def test_a_profile_sends_its_buckets(port, tmp_path):
 
 
 def test_intervals_and_their_sums_add_up(port):
-    found = document(port, "-t", "0.5", "-i", "0.1", "-P", "2")
+    found = document(port, "-t", "1.5", "-i", "0.1", "-P", "2")
     sent = found["end"]["directions"][0]["sender"]["bytes"]
     flows = [each for interval in found["intervals"] for each in interval if each["flow"] is not None]
     sums = [each for interval in found["intervals"] for each in interval if each["flow"] is None]
@@ -164,7 +164,7 @@ def test_no_byte_is_lost_between_the_flows_of_a_bulk_test(port):
 
 
 def test_the_omitted_seconds_end_where_an_interval_ends(port):
-    found = document(port, "-t", "1.2", "-i", "10", "--omit", "1")
+    found = document(port, "-t", "2.2", "-i", "10", "--omit", "1")
     after = found["end"]["directions"][0]["after_omitted"]
     assert len(found["intervals"]) == 2
     assert after["bytes"] == found["intervals"][1][0]["moved_bytes"] > 0
@@ -411,8 +411,7 @@ def test_a_closed_output_is_no_crash(port):
 
 
 def test_no_server_is_one_line():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     done = client(port, "-t", "1")
     assert done.returncode == 1
     assert done.stderr.startswith(

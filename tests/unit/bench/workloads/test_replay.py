@@ -4,8 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import closing
-from socket import create_server
+
+from mltcp.core.address import free_port
 
 LATE = """
 import os, sys, time
@@ -22,9 +22,7 @@ ARGUMENTS = "--profile resnet50 --scale-bytes 0.001 --scale-time 0.01 --iteratio
 
 
 def test_a_rank_that_is_late_at_the_end_still_has_its_connections():
-    with closing(create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
-    place = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    place = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", LATE, *ARGUMENTS.split()],

@@ -375,11 +375,14 @@ def test_two_jobs_of_overlapping_buckets_train_as_without_a_gate(address):
     assert counts["overruled"] == 0
 
 
-def reduce_until(rank, ranks, stop):
+def reduce_until(rank, ranks, folder):
+    """All-reduce until the file `stop` is there; a file `open.RANK` tells that the gate is open for this rank."""
     tensor = torch.ones(LARGE)
     count = 0
     while True:
-        flag = torch.tensor([float(os.path.exists(stop))])
+        if job.current().coordination.admission.gate.is_open:
+            (folder / f"open.{rank}").touch()
+        flag = torch.tensor([float((folder / "stop").exists())])
         dist.broadcast(flag, 0)
         if flag.item():
             gate = job.current().coordination.admission.gate
@@ -391,16 +394,17 @@ def reduce_until(rank, ranks, stop):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_gate_process_that_dies_or_hangs_stops_no_job(address, tmp_path, number):
-    stop = tmp_path / "stop"
     environment = {"MLTCP_GATE": str(address), "MLTCP_GATE_TIMEOUT": "0.5"}
     with gate_process(address.path, "srsf-1") as process:
-        with started(reduce_until, 2, "mltcp", environment, 60.0, str(stop)) as running:
+        with started(reduce_until, 2, "mltcp", environment, 60.0, tmp_path) as running:
             stranger = Rank(address)
             eventually(lambda: stranger.status()["operations"]["asked"] >= 20)
             process.send_signal(number)
-            # Long enough for both ranks to have noticed; a job that hangs would never see the file.
-            time.sleep(2)
-            stop.touch()
+            for each in tmp_path.glob("open.*"):  # of a gate that answered late
+                each.unlink()
+            # A job that hangs would see neither that the gate is gone nor the file.
+            eventually(lambda: all((tmp_path / f"open.{rank}").exists() for rank in range(2)))
+            (tmp_path / "stop").touch()
             found = running.results()
         process.send_signal(signal.SIGCONT)
     assert found[0] == found[1]

@@ -81,9 +81,18 @@ def refused():
 
 
 @pytest.fixture
-def member(daemon, refused, monkeypatch):
+def patience_s():
+    """How long the member waits for a reply."""
+    return LIMIT_S
+
+
+impatient = pytest.mark.parametrize("patience_s", [2.0])
+
+
+@pytest.fixture
+def member(daemon, refused, patience_s, monkeypatch):
     """A member of a job, with a daemon that has registered it."""
-    monkeypatch.setattr(Client.__init__, "__defaults__", (None, 1.0))
+    monkeypatch.setattr(Client.__init__, "__defaults__", (None, patience_s))
     with ThreadPoolExecutor(1) as pool:
         registered = pool.submit(daemon.registered)
         made = Membership(Registration("bert"), daemon.path, on_refused=refused.append)
@@ -102,6 +111,7 @@ def used_s(member):
     return time.clock_gettime(time.pthread_getcpuclockid(member._thread.ident))
 
 
+@impatient
 def test_a_request_without_a_reply_ends_the_connection_and_all_is_passed_again(
     daemon, member, refused, connections
 ):
@@ -121,6 +131,7 @@ def test_a_request_without_a_reply_ends_the_connection_and_all_is_passed_again(
     assert member.drain(LIMIT_S)
 
 
+@impatient
 def test_a_report_without_a_reply_ends_the_connection_too(daemon, member):
     member.report(1, 1.0, 1)
     request, _ = daemon.request()

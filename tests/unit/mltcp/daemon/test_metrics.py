@@ -175,9 +175,15 @@ def test_a_whole_request_has_a_deadline_however_often_a_byte_comes():
 
 def test_a_reply_that_is_not_read_has_the_same_deadline(monkeypatch):
     with scrapes(LONGEST_S=0.3) as server, connect(server) as slow:
-        monkeypatch.setattr(server, "_make_page", lambda: bytes(64 << 20))
+        scraped_by = []
+
+        def make_page():
+            scraped_by.append(len(server._scrapes))
+            return bytes(64 << 20)
+
+        monkeypatch.setattr(server, "_make_page", make_page)
         slow.send(b"GET /metrics HTTP/1.1\r\n\r\n")
-        eventually(lambda: len(server._scrapes) == 1)
+        eventually(lambda: scraped_by == [1])
         eventually(lambda: not server._scrapes)
 
 

@@ -213,8 +213,9 @@ def test_reported_iterations_are_counted_and_told_to_subscribers(server, client)
 def test_a_late_reply_is_not_taken_for_that_to_the_next_request(server):
     with Client(server.path) as registering:
         number = registering.register(Registration("bert")).number
-    with Client(server.path, timeout_s=0.2) as client:
+    with Client(server.path) as client:
         client.register(Registration("bert"))
+        client._socket.settimeout(0.2)
         held, holding = threading.Event(), threading.Event()
 
         def hold():

@@ -328,7 +328,7 @@ BAD_REPORTS = {
         5,
         60_000,
         "iteration.began_ns",
-        r"at most 1 s ahead of the service's clock, got .*, which is (59|60)\.\d+ s ahead",
+        r"at most 1 s ahead of the service's clock, got .*, which is (5\d|60)\.\d+ s ahead",
     ),
     "back": (5, -5000, "iteration.began_ns", "the clock went back"),
     "again": (1, 100, "iteration.number", "expected more than 1, the last one, got 1"),

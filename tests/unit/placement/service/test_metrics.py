@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import socket
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from mltcp.core.address import free_port
 from mltcp.daemon.service.metrics import DAEMON_METRICS, INTERFACE_METRICS, JOB_METRICS
 from placement.client.client import Client, ServiceError
 from placement.policies.slot_pool import SlotPool, SlotRequest
@@ -27,9 +27,7 @@ DOCS = Path(__file__).parents[4] / "docs"
 
 @pytest.fixture
 def port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    return free_port()
 
 
 def scraped(port):
