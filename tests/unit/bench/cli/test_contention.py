@@ -30,7 +30,7 @@ def plan(*arguments):
         (["--sizes", "2G"], ["2G", "1G"]),
         (["--sizes", ""], ["--sizes", "got ''"]),
         (["--repeat", "0"], ["--repeat:", "1 to 10000, got 0"]),
-        (["--control", "vegas"], ["vegas", "cubic"]),
+        (["--control", "no-such"], ["no-such", "cubic"]),
         (["--control", "isolated"], ["isolated", "cubic"]),
         (["--control", "mltcp_dcqcn"], ["mltcp_dcqcn", "pacing"]),
         (["--rate", "fast"], ["fast", "mbit"]),
