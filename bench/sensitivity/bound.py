@@ -13,7 +13,7 @@ from itertools import combinations_with_replacement, pairwise
 from statistics import fmean
 from typing import Any
 
-from bench.sensitivity.plan import work_of
+from bench.sensitivity.plan import demand_of, work_of
 from bench.tables import Column, console, number, table_of
 from bench.workloads.job import Pattern
 from mltcp.control.traffic_classes import bounds_between
@@ -99,7 +99,7 @@ def bound_of(layouts: Sequence[Layout], table: SensitivityTable, settings: Bound
     ratios = {
         label: tuple(fmean(of_job) for of_job in zip(*each, strict=True)) for label, each in runs.items()
     }
-    return BoundRow(tuple(layouts), sum(job.send_s / job.alone_s for job in jobs), ratios)
+    return BoundRow(tuple(layouts), demand_of(layouts, table, RATE_BPS), ratios)
 
 
 def sets_of(layouts: Sequence[Layout]) -> list[tuple[Layout, ...]]:

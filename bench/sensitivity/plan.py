@@ -191,7 +191,7 @@ class SensitivityPlan:
         return tuple(
             pair
             for pair in combinations_with_replacement(self.layouts, 2)
-            if math.isinf(self.demand) or demand_of(pair, self.table, self.link.rate_bps) <= self.demand
+            if demand_of(pair, self.table, self.link.rate_bps) <= self.demand
         )
 
     @property

@@ -36,6 +36,8 @@ def test_bounds_rise_and_are_fewer_than_the_classes(sizes, classes):
     bounds = bounds_between(sizes, classes)
     assert len(bounds) < classes
     assert all(before < after for before, after in itertools.pairwise((0, *bounds)))
+    largest = Action(classes=classes, class_bounds_bytes=bounds_between([1e20], classes))
+    assert max(largest.class_bounds_kib) == (1 << 32) - 1
 
 
 @given(st.lists(st.floats(1.3, 4), max_size=CLASSES - 1), st.floats(1e5, 1e8))
