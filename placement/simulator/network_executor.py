@@ -107,6 +107,7 @@ class NetworkExecutor(FluidExecutor):
         self._down: frozenset[int] = frozenset()
         self._ways: dict[str, tuple[Route, ...]] = {}
         self._until_ns: int | None = 0
+        self._steers_ns: float | None = None
         self.outages = OutageLog(cluster.network)
         super().__init__(jobs, cluster, settings, seed)
 
@@ -202,6 +203,8 @@ class NetworkExecutor(FluidExecutor):
 
     def _next_stop_ns(self, until_ns: int | None) -> int:
         stop_ns = super()._next_stop_ns(until_ns)
+        if self._steers_ns is not None:
+            stop_ns = min(stop_ns, round(self._steers_ns))
         return stop_ns if self._next_state is None else min(stop_ns, self._next_state.at_ns)
 
     def _correct(self) -> None:
@@ -212,6 +215,8 @@ class NetworkExecutor(FluidExecutor):
         if self._until_ns is None and self._next_state is None and self._run.is_still:
             down = ", ".join(self._network_cluster.network.links[link].name for link in sorted(self._down))
             raise MltcpError(f"{', '.join(self._ways)}: cannot go on: {down} down, and it is to stay so")
+        if self._steers_ns is not None and self.now_ns + 1 >= self._steers_ns:
+            self._steer()
         super()._correct()
 
     def _change_links(self, state: LinkChange) -> None:
@@ -271,12 +276,32 @@ class NetworkExecutor(FluidExecutor):
         run = self._share_run
         for number, job in zip(self._placed, jobs, strict=True):
             run.steer(number, steering.routes.get(job.name), steering.classes.get(job.name, 0))
+            if job.name in steering.sends_ns:
+                run.plan_sends(number, [run.now_ns + each for each in steering.sends_ns[job.name]])
+        self._steers_ns = run.now_ns + steering.holds_ns if steering.holds_ns else None
 
     def _steered(self, number: int, placed: NetworkJob) -> SteeredJob:
         job = self.jobs[placed.name]
         routes = self._network_cluster.routes_of(placed)
-        left = self._share_run.iterations_left(number)
-        return SteeredJob(placed, routes, job.alone_ns, job.compute_ns, left, self._classes.get(placed.name))
+        run, silence_ns = self._share_run, Demand(job.phases).silence_ns
+        sent_ns = run.sending_since_ns(number)
+        if sent_ns is None:
+            ready_ns, sending_ns = run.began_ns(number) + silence_ns - run.now_ns, 0.0
+        else:
+            ready_ns = sent_ns + job.alone_ns - run.now_ns
+            sending_ns = ready_ns - silence_ns
+        return SteeredJob(
+            placed,
+            routes,
+            job.alone_ns,
+            job.compute_ns,
+            run.iterations_left(number),
+            self._classes.get(placed.name),
+            silence_ns,
+            run.done(number),
+            max(ready_ns, 0.0),
+            max(sending_ns, 0.0),
+        )
 
     def _traffic(self, job: TracedJob, workers: int) -> Traffic:
         rings = self._network_cluster.rings_of(workers)

@@ -21,7 +21,16 @@ from placement.policies.gate_state import GateState
 from placement.simulator.exact.event_heap import EventHeap, drop, put
 from placement.simulator.fluid import Iterations
 from placement.simulator.network.laws.network_law import NetworkLaw
-from placement.simulator.network.max_min import PLACE, ShareState, enter, leave, plant, settle, take_off
+from placement.simulator.network.max_min import (
+    PLACE,
+    PLANNED,
+    ShareState,
+    enter,
+    leave,
+    plant,
+    settle,
+    take_off,
+)
 from placement.simulator.network.outcome import LinkUse, LostTime
 from placement.simulator.network.routing import Route
 from placement.simulator.network.shares import (
@@ -35,7 +44,7 @@ from placement.simulator.network.shares import (
     totals,
     with_room,
 )
-from placement.simulator.network.shares_loop import drop_parts, refill
+from placement.simulator.network.shares_loop import drop_parts, may_send, refill
 from placement.simulator.network.topology import Network
 from placement.simulator.network.traffic import NetworkJob, RemainingClass, Traffic
 
@@ -168,6 +177,38 @@ class ShareRun:
         if record["bounds"] == 0 and record["priority"] != traffic_class:
             prioritise_job(self._state, number, traffic_class)
         refill(self._state)
+
+    def plan_sends(self, number: int, sends_ns: Sequence[float]) -> None:
+        """Let each of a job's next iterations send no sooner than at its time, those after them when they can.
+
+        Args:
+            number: of the job.
+            sends_ns: of its iterations from the first one that has not sent yet.
+        """
+        record = self._state.jobs[number]
+        if self._state.plans.shape[1] < len(sends_ns):
+            plans = np.zeros((len(self._room), len(sends_ns)), np.int64)
+            plans[:, : self._state.plans.shape[1]] = self._state.plans
+            self._state = self._state._replace(plans=plans)
+        self._state.plans[number, : len(sends_ns)] = np.round(np.array(sends_ns, float) * PS)
+        record["planned"] = len(sends_ns)
+        record["plan"] = self.done(number) + (self.sending_since_ns(number) is not None)
+        replan_job(self._state, number)
+
+    def began_ns(self, number: int) -> float:
+        """When the present iteration of a job that runs began or is to begin, after its delay."""
+        begins = start_item(self._state, number)
+        if self._state.due.place[begins] >= 0:
+            return float(self._state.due.due[begins]) / PS
+        record = self._state.jobs[number]
+        return float(record["began"] + record["shifted"]) / PS
+
+    def sending_since_ns(self, number: int) -> float | None:
+        """When the present iteration of a job that runs began to send; None: it has not."""
+        record = self._state.jobs[number]
+        if record["is_silent"] or self._state.due.place[start_item(self._state, number)] >= 0:
+            return None
+        return float(record["first_sent"]) / PS
 
     def change_links(self, down: Collection[int], routes: Mapping[int, Sequence[Route]]) -> None:
         """Let links be down, by number, and jobs go on over other routes; see `failures`."""
@@ -386,6 +427,15 @@ def grant_job(state: ShareState, number: int) -> None:
         if state.steps[step].asks:
             state.steps[step].asks = 0
             put(state.due, len(state.messages) + step, state.core[0].now)
+
+
+@compiled
+def replan_job(state: ShareState, number: int) -> None:
+    """Let the steps of a job that wait for their time wait for that of its new plan."""
+    job = state.jobs[number]
+    for step in range(job.first_step, job.first_step + job.steps):
+        if state.steps[step].asks == PLANNED:
+            put(state.due, len(state.messages) + step, max(may_send(state, number), state.core[0].now))
 
 
 @compiled

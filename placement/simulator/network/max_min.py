@@ -80,6 +80,9 @@ LINK = np.dtype(
     ]
 )
 
+PLANNED = 2
+"""A step that asks for nobody's leave, and waits for the time at which its iteration may send."""
+
 WAITS = 2
 """A message that a link on its way has no place for: it is down. It is on no link."""
 
@@ -99,7 +102,7 @@ STEP = np.dtype(
         ("pending", "i8"),
         ("sending", "i8"),
         ("left", "i8"),  # messages
-        ("asks", "i8"),  # to send
+        ("asks", "i8"),  # to send: 1, or PLANNED
         ("arrived", "i8"),
         ("last", "i8"),  # the message that arrived last, or -1
         ("waited", "i8"),  # the step for which it waited last, or -1
@@ -133,6 +136,8 @@ JOB = np.dtype(
         ("asks", "i8"),
         ("gives_back", "i8"),  # it has sent all that it was granted
         ("steps_sending", "i8"),
+        ("planned", "i8"),  # so many iterations
+        ("plan", "i8"),  # the number of the first of them
         ("parts", "i8"),
         ("priority", "i8"),  # its traffic class, where it is fixed
         ("first_bound", "i8"),  # of `bounds`, where it follows from what is left
@@ -189,6 +194,7 @@ class ShareState(NamedTuple):
         core, messages, links, places, steps, jobs, connections, parts, ended: of the records above.
         nexts: the steps that wait for each step, one after the other.
         noise: for each job, that of its iterations in nanoseconds, used in turn.
+        plans: for each job, when its planned iterations may send.
         bounds: of traffic classes that follow from what is left, in picoseconds.
         class_weights: of each link and class.
         queues: of `class_shares.QUEUE`, for each link and class.
@@ -210,6 +216,7 @@ class ShareState(NamedTuple):
     ended: Records
     nexts: np.ndarray
     noise: np.ndarray
+    plans: np.ndarray
     bounds: np.ndarray
     class_weights: np.ndarray
     queues: Records

@@ -341,6 +341,7 @@ def share_state(
         ended=np.zeros(_LOG + len(jobs), ENDED),
         nexts=nexts,
         noise=np.array([job.noise(settings.seed, _NOISE) for job in jobs]),
+        plans=np.zeros((len(jobs), 0), np.int64),
         bounds=np.array(bounds, np.int64),
         class_weights=_class_weights(network),
         queues=np.zeros(classes * len(links), QUEUE),

@@ -13,7 +13,7 @@ from placement.model.compiled import compiled
 from placement.model.state import Records
 from placement.simulator.exact.event_heap import pop, put
 from placement.simulator.network.class_shares import class_of, fill_by_class
-from placement.simulator.network.max_min import WAITS, ShareState, enter, fill, leave, plant
+from placement.simulator.network.max_min import PLANNED, WAITS, ShareState, enter, fill, leave, plant
 
 
 @compiled
@@ -88,6 +88,12 @@ def _continue_step(state: ShareState, number: int) -> None:
         _end_step(state, number)
         return
     job = state.jobs[step.job]
+    if job.planned > 0 and step.messages > 0 and may_send(state, step.job) > state.core[0].now:
+        step.asks = PLANNED
+        put(state.due, len(state.messages) + number, may_send(state, step.job))
+        return
+    if step.asks == PLANNED:
+        step.asks = 0
     if job.is_silent and step.messages > 0:
         job.is_silent, job.told, job.first_sent = 0, 1, state.core[0].now
     if job.gated and step.messages > 0:
@@ -114,6 +120,14 @@ def _continue_step(state: ShareState, number: int) -> None:
         connection.tail = place
     if step.left == 0:
         put(state.due, len(state.messages) + number, state.core[0].now)
+
+
+@compiled
+def may_send(state: ShareState, number: int) -> int:
+    """When the present iteration of a job may send, by its plan."""
+    job = state.jobs[number]
+    entry = job.number - job.plan
+    return state.plans[number, entry] if 0 <= entry < job.planned else 0
 
 
 @compiled

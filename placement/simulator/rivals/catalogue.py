@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from placement.simulator.rivals.crux import Crux
+from placement.simulator.rivals.foresight import Foresight
 from placement.simulator.rivals.ideal import Ideal
 from placement.simulator.rivals.launch_classes import LaunchClasses
 from placement.simulator.rivals.monkeytree import MonkeyTree
@@ -17,7 +18,7 @@ RIVALS: Mapping[str, Rival] = MappingProxyType(
         rival.name: rival
         for rival in (
             *(Crux(), ShortestRemainingJob(), ShortestRemainingIteration()),
-            *(LaunchClasses(), MonkeyTree(), Ideal()),
+            *(LaunchClasses(), MonkeyTree(), Foresight(), Ideal()),
         )
     }
 )

@@ -24,6 +24,10 @@ class SteeredJob:
         compute_ns: of these, without messages.
         iterations_left: that it has to do.
         traffic_class: by the decision before; None: it has started since.
+        silence_ns: of these, before its first message.
+        done: iterations.
+        ready_ns: from now until the next iteration that has not sent yet can send, if nothing hinders the job.
+        sending_ns: from now until the present iteration has sent, likewise; 0: it does not send.
     """
 
     placed: NetworkJob
@@ -32,6 +36,10 @@ class SteeredJob:
     compute_ns: int
     iterations_left: float
     traffic_class: int | None = None
+    silence_ns: int = 0
+    done: int = 0
+    ready_ns: float = 0.0
+    sending_ns: float = 0.0
 
     @property
     def name(self) -> str:
@@ -51,14 +59,19 @@ class Steering:
     Attributes:
         routes: of each message of a job, no longer than ECMP's; a job that is left out keeps those that it has.
         classes: the traffic class of a job; a job that is left out has class 0.
+        sends_ns: from now until each iteration of a job, from the next one that has not sent yet, may send; a job that
+            is left out, and later iterations, send when they can.
+        holds_ns: how long this decision holds, at most; 0: until jobs start or end.
     """
 
     routes: Mapping[str, tuple[Route, ...]] = field(default_factory=dict)
     classes: Mapping[str, int] = field(default_factory=dict)
+    sends_ns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    holds_ns: float = 0.0
 
 
 class Rival:
-    """An approach that is asked whenever jobs start or end; a subclass overrides what it decides.
+    """An approach that is asked when jobs start or end, and when its decision no longer holds.
 
     Attributes:
         name: on the command line.
@@ -80,7 +93,7 @@ class Rival:
         return assignment
 
     def steer(self, cluster: NetworkCluster, jobs: Sequence[SteeredJob]) -> Steering:
-        """The routes and traffic classes of running jobs."""
+        """The routes and traffic classes of running jobs, and when they send."""
         return Steering()
 
 

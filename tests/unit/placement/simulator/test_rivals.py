@@ -22,7 +22,8 @@ from placement.simulator.network.shares import ShareSettings
 from placement.simulator.network.topologies import network_named
 from placement.simulator.network_executor import STATE_BYTES, NetworkExecutor, TrafficControl
 from placement.simulator.rivals.catalogue import RIVALS
-from placement.simulator.rivals.crux import intensity
+from placement.simulator.rivals.crux import bytes_by_link, intensity
+from placement.simulator.rivals.foresight import planned
 from placement.simulator.rivals.monkeytree import MonkeyTree, defragmented, edge_colors
 from placement.simulator.rivals.priority_levels import priority_levels
 from placement.simulator.rivals.rival import SteeredJob
@@ -162,6 +163,70 @@ def test_with_the_shortest_iteration_first_a_short_message_does_not_wait_for_a_l
 def test_under_ideal_nobody_is_slowed_down():
     found = run(DUMBBELL, [job("a", 10, 20), job("b", 10, 20)], "first-fit+ideal")
     assert all(each.slowdown == pytest.approx(1.0) for each in found.jobs)
+
+
+# -- Foresight ---------------------------------------------------------------------------------------------------------
+
+
+def test_of_two_jobs_that_fit_into_each_other_one_waits_once():
+    pair = [replace(steered(DUMBBELL, job(name, 30, 20), gpus), silence_ns=30 * MS, ready_ns=30.0 * MS)
+            for name, gpus in (("a", (0, 1)), ("b", (2, 3)))]  # fmt: skip
+    sends = RIVALS["foresight"].steer(DUMBBELL, pair).sends_ns
+    assert [each / MS for each in sends["a"][:3]] == pytest.approx([30, 80, 130])
+    assert [each / MS for each in sends["b"][:3]] == pytest.approx([50, 100, 150])
+    found = run(DUMBBELL, [job("a", 30, 20), job("b", 30, 20)], "first-fit+foresight")
+    assert all(each.slowdown[2:] == pytest.approx(1.0) for each in found.jobs)
+
+
+def test_jobs_that_do_not_fit_take_turns_and_nothing_overlaps():
+    found = run(DUMBBELL, [job("a", 10, 20), job("b", 10, 20)], "first-fit+foresight")
+    # Forty milliseconds for what two send, thirty alone.
+    assert all(np.median(each.slowdown) == pytest.approx(4 / 3, rel=1e-3) for each in found.jobs)
+
+
+def test_jobs_that_can_have_paths_of_their_own_do_not_wait():
+    cluster = cluster_of("leaf-spine:2x2,rate=8gbit,spines=2,delay_us=0")
+    pair = [
+        replace(steered(cluster, job(name, 10, 20), gpus), silence_ns=10 * MS, ready_ns=10.0 * MS)
+        for name, gpus in (("a", (0, 2)), ("b", (1, 3)))
+    ]
+    for seed in range(5):
+        steering = RIVALS["foresight"].steer(replace(cluster, seed=seed), pair)
+        for sends in steering.sends_ns.values():
+            assert [each / MS for each in sends[:3]] == pytest.approx([10, 40, 70])
+
+
+@given(st.data())
+@settings(max_examples=20, deadline=None)
+def test_no_link_of_a_plan_carries_more_than_it_can(data):
+    cluster = cluster_of("leaf-spine:3x3:3:1,rate=8gbit,delay_us=0")
+    order = data.draw(st.permutations(range(9)))
+    jobs = []
+    for number, gpus in enumerate((order[:2], order[2:4], order[4:7], order[7:])):
+        compute, send = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
+        traced = job(f"j{number}", compute, send, len(gpus), gbps=data.draw(st.sampled_from([2, 4, 8])))
+        ready_ns = data.draw(st.floats(0, 1)) * compute * MS
+        jobs.append(
+            replace(steered(cluster, traced, tuple(gpus)), silence_ns=compute * MS, ready_ns=ready_ns)
+        )
+    steering = RIVALS["foresight"].steer(cluster, jobs)
+    plan = planned(cluster, [each for each in jobs if any(each.routes)], steering.routes)
+    events = []
+    for each in jobs:
+        for link, size in bytes_by_link(each, steering.routes[each.name]).items():
+            rate = size / plan.bursts_ns[each.name] / (cluster.network.links[link].rate_bps / 8e9)
+            for begins_ns in plan.sends_ns[each.name]:
+                events += [
+                    (begins_ns + 1, link, rate),
+                    (begins_ns + plan.bursts_ns[each.name] - 1, link, -rate),
+                ]
+    used = {}
+    for _, link, rate in sorted(events):
+        used[link] = used.get(link, 0.0) + rate
+        assert used[link] <= 1 + 1e-6
+    for each in jobs:
+        apart = np.diff(plan.sends_ns[each.name])
+        assert (apart >= plan.bursts_ns[each.name] + each.silence_ns - 1).all()
 
 
 # -- MonkeyTree --------------------------------------------------------------------------------------------------------
