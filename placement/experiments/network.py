@@ -73,7 +73,7 @@ class DescribedJob:
 
 
 def parse_jobs(texts: Sequence[str], iterations: int, noise_ms: float) -> tuple[DescribedJob, ...]:
-    """Jobs of texts ``[COUNT*]WHAT[:KEY=VALUE,...]``.
+    """Jobs of texts ``[COUNT*]WHAT[:KEY=VALUE,...]``, of which one may be several, joined by commas.
 
     WHAT is a model (`parallelism`), the name of a set of jobs, a file with a profile (NAME.json), or ``chakra=FOLDER``.
     Keys of all: ``iterations``, ``start_ms``, ``noise_ms`` or ``noise``, a file of measured computing times
@@ -85,7 +85,7 @@ def parse_jobs(texts: Sequence[str], iterations: int, noise_ms: float) -> tuple[
         UsageError: one of them is wrong; the message says which.
     """
     found: list[DescribedJob] = []
-    for text in texts:
+    for text in split_jobs(texts):
         count, star, what = text.partition("*")
         times = whole_number(count, f"job {shown(text)}: count", 10_000) if star else 1
         described = _described(what if star else text, iterations, noise_ms)
@@ -98,6 +98,20 @@ def parse_jobs(texts: Sequence[str], iterations: int, noise_ms: float) -> tuple[
         numbered[job.name] = numbered.get(job.name, 0) + 1
         named.append(replace(job, name=f"{job.name}-{numbered[job.name]}"))
     return tuple(named)
+
+
+def split_jobs(texts: Sequence[str]) -> list[str]:
+    """Jobs that are joined by commas, apart; KEY=VALUE after a comma belongs to the job before it."""
+    found: list[str] = []
+    for text in texts:
+        first = len(found)
+        for part in text.split(","):
+            key, equals, _ = part.partition("=")
+            if equals and key.isidentifier() and key != CHAKRA and len(found) > first:
+                found[-1] += f",{part}"
+            else:
+                found.append(part)
+    return found
 
 
 def _described(text: str, iterations: int, noise_ms: float) -> list[DescribedJob]:

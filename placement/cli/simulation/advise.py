@@ -15,7 +15,7 @@ from placement.cli.service.arguments import add_connection, client_of, print_jso
 from placement.cli.simulation.network import add_topology, network_of
 from placement.experiments.advice import MARGIN, Place, SetAdvice, advise
 from placement.experiments.forecast import PlacedJobs
-from placement.experiments.network import CHAKRA, PLACEMENTS, parse_jobs, place
+from placement.experiments.network import PLACEMENTS, parse_jobs, place
 from placement.simulator.network.control_names import parse_control
 from placement.simulator.network.parallelism import demand_traffic
 from placement.simulator.network.topologies import network_from_document
@@ -131,7 +131,7 @@ def _of_arguments(options: argparse.Namespace) -> _AdvisedJobs:
     if options.address is not None:
         raise UsageError("--server: expected without --jobs")
     network = network_of(options)
-    described = parse_jobs(split_jobs(options.jobs), 1, 0.1)
+    described = parse_jobs(options.jobs, 1, 0.1)
     law = parse_control(options.control)
     for job in described:
         if job.control is not None:
@@ -148,20 +148,6 @@ def _of_arguments(options: argparse.Namespace) -> _AdvisedJobs:
     taken = {each for job in jobs for each in zip(job.hosts, job.gpus, strict=True)}
     free = [each for each in _all_places(network) if each not in taken]
     return _AdvisedJobs(options.topology, PlacedJobs.of(network, jobs), {job.name: free for job in jobs})
-
-
-def split_jobs(texts: Sequence[str]) -> list[str]:
-    """Jobs that are joined by commas, apart; KEY=VALUE after a comma belongs to the job before it."""
-    found: list[str] = []
-    for text in texts:
-        first = len(found)
-        for part in text.split(","):
-            key, equals, _ = part.partition("=")
-            if equals and key.isidentifier() and key != CHAKRA and len(found) > first:
-                found[-1] += f",{part}"
-            else:
-                found.append(part)
-    return found
 
 
 def _all_places(network: Network) -> list[Place]:

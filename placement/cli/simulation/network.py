@@ -159,7 +159,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_topology(command, required=True)
     jobs = command.add_argument_group("jobs")
     which = jobs.add_mutually_exclusive_group(required=True)
-    which.add_argument("--jobs", nargs="+", metavar="JOB", help="all at once; see below")
+    which.add_argument(
+        "--jobs", nargs="+", metavar="JOB", help="all at once, apart or joined by commas; see below"
+    )
     which.add_argument("--trace", metavar="TRACE", help="or jobs that arrive, wait and leave; see below")
     for name, metavar, text in _OF_JOBS:
         jobs.add_argument(name, metavar=metavar, help=text)

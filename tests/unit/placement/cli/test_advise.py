@@ -5,8 +5,8 @@ import json
 import pytest
 
 from placement.cli import main as cli
-from placement.cli.simulation.advise import split_jobs
 from placement.client.client import Client
+from placement.experiments.network import split_jobs
 from tests.unit.placement.service.serving import HALF, job, placed, serving, two_racks
 
 FITTING = "vgg16:dp=2,megabytes=20,compute_ms=30"
