@@ -1,0 +1,115 @@
+"""The roles of a job's processes under torchrun or the placement service: each rank works, and some have a server.
+
+The first ranks start the same program again, as a server beside them, so that every slot of the job computes and any
+number of slots will do. All ranks learn the servers' addresses from the store at which torchrun lets them meet.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from mltcp.core.address import Address, free_port
+from mltcp.core.errors import MltcpError, UsageError, shown
+from mltcp.core.processes import end_with
+
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+_SERVER = "MLTCP_PARAMETER_SERVER"
+"""What a rank tells the server that it starts: its number, a space, and the addresses of all servers."""
+
+
+@dataclass(frozen=True)
+class JobRole:
+    """What a process of a job does.
+
+    Attributes:
+        servers: the addresses of all servers, for `serve` and `join`.
+        number: of this server; None: the process is a worker.
+    """
+
+    servers: str
+    number: int | None
+
+
+@contextmanager
+def job_role(servers: int = 1, *, wait_s: float = 60.0) -> Iterator[JobRole]:
+    """The role of this process, a rank of a job or a server that a rank has started.
+
+    A rank that leaves the context ends its server, which tells the other workers to stop, writes its last checkpoint,
+    and is waited for.
+
+    Args:
+        servers: no more than the job has ranks; the same in all ranks, and at every start of an elastic job, whose
+            checkpoints each have the part of one of them.
+        wait_s: for the other ranks.
+
+    Raises:
+        UsageError: the process is no rank, or the job is too small.
+        MltcpError: the servers' ranks do not say their addresses in time; or, at the end, this rank's server failed.
+    """
+    told = os.environ.pop(_SERVER, None)
+    if told is not None:
+        end_with(os.getppid())
+        number, _, addresses = told.partition(" ")
+        yield JobRole(addresses, int(number))
+        return
+    rank = _checked_rank(servers)
+    addresses, store = _addresses(rank, servers, timedelta(seconds=wait_s))
+    server = None
+    if rank < servers:
+        environment = {**os.environ, _SERVER: f"{rank} {addresses}"}
+        server = subprocess.Popen(sys.orig_argv, executable=sys.executable, env=environment)
+    try:
+        yield JobRole(addresses, None)
+    finally:
+        if server is not None:
+            server.terminate()
+            server.wait()
+        del store  # which the other ranks may have read from this one
+    if server is not None and server.returncode:
+        raise MltcpError(f"server {rank}: ended with status {server.returncode}")
+
+
+def _checked_rank(servers: int) -> int:
+    if type(servers) is not int or servers < 1:
+        raise UsageError(f"servers: expected 1 or more, got {shown(servers)}")
+    missing = [name for name in _NEEDED if name not in os.environ]
+    if missing:
+        raise UsageError(f"{missing[0]}: expected as torchrun and the placement service set it, got none")
+    ranks = int(os.environ["WORLD_SIZE"])
+    if ranks < servers:
+        raise UsageError(f"servers: expected at most the job's {ranks} ranks, got {servers}")
+    return int(os.environ["RANK"])
+
+
+def _addresses(rank: int, servers: int, timeout: timedelta) -> tuple[str, dist.Store]:
+    """Where the servers listen, and the store of the job."""
+    try:
+        base, _, _ = next(dist.rendezvous("env://", rank, int(os.environ["WORLD_SIZE"]), timeout=timeout))
+        run = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"mltcp/parameter-server/{run}", base)
+        if rank < servers:
+            store.set(str(rank), str(Address(host=_own_address(), port=free_port())))
+        return ",".join(store.get(str(number)).decode() for number in range(servers)), base
+    except (RuntimeError, OSError) as error:
+        raise MltcpError(
+            f"rank {rank}: the ranks of the servers do not say where they are: {error}"
+        ) from error
+
+
+def _own_address() -> str:
+    """The address of this host at which the host of rank 0 reaches it."""
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    family, kind, *_, address = socket.getaddrinfo(*where, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as unconnected:
+        unconnected.connect(address)  # sends nothing
+        return str(unconnected.getsockname()[0])
