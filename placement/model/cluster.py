@@ -17,7 +17,7 @@ from mltcp.core.json_files import read_json
 GPU_MEMORY_MB = 32768
 """GPU memory in the published simulator (the paper's text says 16 GB)."""
 
-_MOST = 1_000_000_000
+_MOST, _MOST_GPUS = 1_000_000_000, 10_000_000
 _LinkKey = TypeVar("_LinkKey", int, str)
 _FRACTION = re.compile(r"\d{1,20}(/\d{1,20}|(\.\d{1,20})?(e[+-]?\d{1,2})?)")
 
@@ -98,8 +98,10 @@ class Cluster:
     @classmethod
     def star(cls, servers: int = 16, gpus: int = 4, gpu: Gpu | None = None) -> Self:
         """`servers` equal servers of `gpus` GPUs around one switch, as in the paper's evaluation (V-A)."""
-        if servers < 1 or gpus < 1:
-            raise UsageError(f"servers and gpus: expected 1 or more, got {servers} and {gpus}")
+        if servers < 1 or gpus < 1 or servers * gpus > _MOST_GPUS:
+            raise UsageError(
+                f"servers and gpus: expected 1 or more, and at most {_MOST_GPUS} GPUs in all, got {servers} and {gpus}"
+            )
         return cls(tuple(Server(f"s{number}", (gpu or Gpu(),) * gpus) for number in range(servers)))
 
     @classmethod
@@ -193,7 +195,7 @@ def used_links(ways: Sequence[Iterable[_LinkKey]]) -> list[_LinkKey]:
 
 def _server(document: Mapping[str, Any]) -> Server:
     gpus = document["gpus"]
-    listed = [document] * _whole(gpus) if isinstance(gpus, int) else gpus
+    listed = [document] * _whole(gpus, _MOST_GPUS) if isinstance(gpus, int) else gpus
     return Server(
         str(document["name"]),
         tuple(
@@ -211,9 +213,9 @@ def _switch(document: Mapping[str, Any]) -> Switch:
     return Switch(str(document["name"]), None if above is None else str(above), speed)
 
 
-def _whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= _MOST:
-        raise UsageError(f"expected a whole number up to {_MOST}, got {value!r}")
+def _whole(value: Any, most: int = _MOST) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise UsageError(f"expected a whole number up to {most}, got {value!r}")
     return value
 
 

@@ -24,7 +24,8 @@ _NS_PER_MS = 1_000_000
 _DIGITS = 6
 _SEEDS = 2**32
 _MOST_SEEDS = 100_000
-_NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?([eE]\+?\d{1,2})?")
+_NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,2})?")
+_MOST_MS = 10**6
 _RANGE = re.compile(r"(\d{1,9})(?::(\d{1,9}))?")
 
 
@@ -117,10 +118,7 @@ def load_contention(path: Path) -> Contention:
 
 
 def _constant(name: str, text: str) -> Fraction:
-    try:
-        return Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise UsageError(f"--{name}: expected a number of ms, such as 0.856, got {text!r}") from None
+    return parse_number(text, f"--{name} (ms)", _MOST_MS)
 
 
 def _refuse_beside(options: argparse.Namespace, name: str, others: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from mltcp.core.atomic_files import check_writable, write_atomically
 from mltcp.core.demand import demand_document
 from mltcp.core.errors import UsageError
-from mltcp.core.quantities import with_si_prefix
+from mltcp.core.quantities import check_number, with_si_prefix
 from mltcp.core.subcommands import add_command
 from placement.cassini.capture import BIN_NS, Captured, captured
 from placement.experiments.console import open_console
@@ -51,6 +51,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument("--json", action="store_true", help="print the profile as one JSON document")
 
 
+def _bin_ns(bin_ms: float) -> int:
+    return round(check_number(bin_ms, field="--bin-ms", lowest=0.001, highest=1000) * 1e6)
+
+
 def execute(options: argparse.Namespace) -> int:
     """Read the capture and write or print the profile; returns the exit status."""
     if options.output is not None:
@@ -74,7 +78,7 @@ def execute(options: argparse.Namespace) -> int:
             found = captured(
                 options.capture,
                 sender=options.sender,
-                bin_ns=BIN_NS if options.bin_ms is None else round(options.bin_ms * 1e6),
+                bin_ns=BIN_NS if options.bin_ms is None else _bin_ns(options.bin_ms),
                 on_packets=on_packets,
             )
             content, show = document(found, options.capture.stem), partial(_show, found)

@@ -96,7 +96,14 @@ def test_profile_writes_what_circle_reads(tmp_path, capsys):
         (["circle", "snapshot1", "-o", "picture.txt"], "picture.txt"),
         (["circle"], "JOB"),
         (["profile", "absent.pcap"], "absent.pcap"),
-        (["profile", "absent.pcap", "--bin-ms", "0"], "bin_ns: expected 1000 to 1000000000, got 0"),
+        (
+            ["profile", "absent.pcap", "--bin-ms", "0"],
+            "--bin-ms: expected a number between 0.001 and 1000, got 0",
+        ),
+        (
+            ["profile", "absent.pcap", "--bin-ms", "inf"],
+            "--bin-ms: expected a number between 0.001 and 1000, got inf",
+        ),
     ],
 )
 def test_bad_usage_is_one_line_and_status_2(arguments, message, capsys, tmp_path, monkeypatch):

@@ -446,7 +446,7 @@ def test_the_command_serves_until_it_is_told_to_stop(address):
         (["--listen", "unix:/proc/gate"], 1, "cannot listen at unix:/proc/gate"),
         (["--links", "/nonexistent"], 2, "/nonexistent: No such file"),
         (["--token-file", "/dev/null"], 2, "/dev/null: expected a token, got an empty file"),
-        (["--b", "x"], 2, "--b: expected a number of ms, such as 0.856, got 'x'"),
+        (["--b", "x"], 2, "--b (ms): expected a number from 0 to 1000000, got 'x'"),
     ],
 )
 def test_the_command_says_what_is_wrong_in_one_line(tmp_path, arguments, status, text):
