@@ -90,7 +90,10 @@ OWN_CONTROLS = {
         *(
             "alone",
             "async_jobs",
+            "capabilities",
+            "compare",
             "contention",
+            "controls",
             "dctcp_without_ecn",
             "detectors",
             "elastic_jobs",
@@ -104,14 +107,20 @@ OWN_CONTROLS = {
             "lab",
             "local_engine",
             "perf",
+            "restore",
+            "run",
+            "run_cgroups",
             "sensitivity",
             "service_profile",
             "side_by_side",
         ),
-        *("stalls", "tc_events", "two_tier", "windows"),
+        *("stalls", "tc_events", "traffic_classes", "two_tier", "windows"),
     )
 }
-"""Lab tests that load no congestion controls, or under names of their own."""
+"""Lab tests that load no congestion controls, or under names of their own, and start no daemon.
+
+A daemon takes part in whatever jobs are under MLTCP's controls on the host, also one that loads none.
+"""
 
 
 BEGIN_EARLY = (
