@@ -90,28 +90,39 @@ OWN_CONTROLS = {
         *(
             "alone",
             "async_jobs",
+            "capabilities",
+            "compare",
             "contention",
+            "controls",
             "dctcp_without_ecn",
             "detectors",
             "elastic_jobs",
             "fair_jobs",
             "hosts",
             "htb",
+            "interfaces",
         ),
         *(
             "iterations",
             "job_classes",
             "lab",
             "local_engine",
+            "multiqueue",
             "perf",
+            "restore",
+            "run",
+            "run_cgroups",
             "sensitivity",
             "service_profile",
             "side_by_side",
         ),
-        *("stalls", "tc_events", "two_tier", "windows"),
+        *("stalls", "tc_events", "traffic_classes", "two_tier", "windows"),
     )
 }
-"""Lab tests that load no congestion controls, or under names of their own."""
+"""Lab tests that load no congestion controls, or under names of their own, and start no daemon.
+
+A daemon takes part in whatever jobs are under MLTCP's controls on the host, also one that loads none.
+"""
 
 
 BEGIN_EARLY = (
@@ -121,8 +132,18 @@ BEGIN_EARLY = (
         for name in ("engines/slurm/test_engine", "service/test_slurm", "engines/slurm/test_texts")
     ),
     "tests/unit/test_imports.py",
-    *(f"tests/lab/test_{name}.py" for name in ("detectors", "elastic_jobs", "async_jobs")),
-    *(f"tests/lab/test_{name}.py" for name in ("perf", "lab", "side_by_side", "local_engine", "two_tier")),
+    *(
+        f"tests/lab/test_{name}.py"
+        for name in ("detectors", "iterations", "elastic_jobs", "async_jobs", "compare")
+    ),
+    *(
+        f"tests/lab/test_{name}.py"
+        for name in ("side_by_side", "controls", "windows", "multiqueue", "sensitivity")
+    ),
+    *(
+        f"tests/lab/test_{name}.py"
+        for name in ("alone", "contention", "lab", "perf", "two_tier", "local_engine")
+    ),
     "tests/unit/placement/simulator/test_exact.py",
 )
 """The units of work that last longest, in the order in which they begin, so that none of them is the last to end. xdist

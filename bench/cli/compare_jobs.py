@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bench.command_line import option
 from bench.lab.two_tier import TwoTier
-from bench.live_jobs.whole_jobs import SPEED, LabScale
+from bench.live_jobs.lab_scale import SPEED, LabScale
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar

@@ -23,9 +23,14 @@ _LAUNCH_FAILED = "launch failed requeued held"
 _LONGEST_HELD_S = 60.0
 _HELD_EVERY_S = 3.0
 _RESUMED_EVERY_S = 20.0
-_CALM_S = 150.0
+_CALM_S = 240.0
+"""Slurm begins a job that was lost with its node, or never launched, two minutes later again."""
+
 _ANSWERS_S = 60.0
 """SlurmdTimeout, after which slurmctld takes a node down that does not answer."""
+
+_UNLAUNCHED_S = 60.0
+"""More than the age, BatchStartTimeout and 10 s, from which slurmctld can find that a job was never launched."""
 
 _NOTICED_S = 30.0
 """The service looks at the nodes every few seconds."""
@@ -123,6 +128,9 @@ def finish(site: SlurmSite, records: Path) -> Iterator[str]:
             _put_right(site)
             return not _unended(site) and not client.status(unended=True, cluster=False).jobs
 
+        if until(all_ended, _UNLAUNCHED_S):
+            return
+        restart_nodes(site)
         if until(all_ended, _CALM_S):
             return
         yield f"jobs are left, of nodes {_nodes(site)}"
@@ -272,6 +280,16 @@ def _restart_silent(site: SlurmSite) -> None:
         with suppress(MltcpError):  # slurmctld may be away
             for node in _silent(site):
                 site.restart(f"slurmd.{node}", signal.SIGKILL, 0)
+
+
+def restart_nodes(site: SlurmSite) -> None:
+    """Restart the daemons of all nodes, which then register: only so does slurmctld find jobs that it never launched.
+
+    One that ended between writing down that a job runs and its launch takes the job for running. Jobs go on without
+    the daemons.
+    """
+    for node in _nodes(site):
+        site.restart(f"slurmd.{node}", signal.SIGKILL, 0)
 
 
 def _put_right(site: SlurmSite) -> None:

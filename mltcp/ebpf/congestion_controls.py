@@ -299,9 +299,13 @@ class Controls:
             NothingLoadedError: no control of this build is in the kernel.
         """
         number = self._shared_ids().get(name)
-        if number is None:
-            raise NothingLoadedError("no MLTCP control of this version is loaded on this host: mltcp load")
-        return open_map(number)
+        if number is not None:
+            try:
+                return open_map(number)
+            except BpfError as error:
+                if error.errno != errno.ENOENT:  # another program has unloaded the last one meanwhile
+                    raise
+        raise NothingLoadedError("no MLTCP control of this version is loaded on this host: mltcp load")
 
     def job_entries(self) -> JobEntries:
         """The entries of jobs, to be closed.

@@ -144,7 +144,7 @@ def attached_program(settings: SocketSettings, cgroup: Path, controls: Controls)
         values = _ATTACHMENT.pack(settings.number, *classes, level_of(cgroup), settings.control.encode())
         program.set_initial(".rodata", values)
         if controls.loaded():
-            with controls.shared_map("mltcp_tags") as tags:
+            with suppress(NothingLoadedError), controls.shared_map("mltcp_tags") as tags:
                 program.reuse("mltcp_tags", tags)
         program.load()
         directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
@@ -189,7 +189,8 @@ def remove_stale(controls: Controls) -> None:
     remove_left_cgroups()
     if not controls.loaded():
         return
-    with controls.job_entries() as entries:
+    # Another program may unload them at any time.
+    with suppress(NothingLoadedError), controls.job_entries() as entries:
         for number, job in entries:
             if not job.flows and not job.is_owned:
                 entries.remove(number)

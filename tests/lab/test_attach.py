@@ -13,7 +13,7 @@ from mltcp.core.cgroups import cgroup_of, cgroup_root
 from mltcp.core.errors import UsageError
 from mltcp.daemon.client.client import CgroupRegistration, Client
 from mltcp.daemon.jobs import attachments
-from tests.lab.daemons import daemon_in
+from tests.lab.daemons import RENO, daemon_in
 from tests.lab.test_daemon import MARK, PACED, until
 from tests.lab.test_run_with_daemon import CONTROL_AND_CGROUP, PROGRAM, PROGRAM_THAT_IS_ASKED, asked, said_by
 from tests.unit.mltcp.daemon.serving import NOBODY, serving
@@ -107,7 +107,7 @@ def shown(daemon, name, **values):
 def test_new_connections_in_a_cgroup_are_the_jobs_until_its_last_process_ends(namespace, cgroups, started):
     step = cgroups()
     task = cgroups(step)
-    with daemon_in(namespace) as daemon:
+    with daemon_in(namespace, RENO) as daemon:
         process = started(task, PROGRAM_THAT_KEEPS)
         options = (
             "--job",
@@ -135,7 +135,7 @@ def test_new_connections_in_a_cgroup_are_the_jobs_until_its_last_process_ends(na
 
 def test_one_without_a_process_yet_is_waited_for(namespace, cgroups, started):
     step = cgroups()
-    with daemon_in(namespace) as daemon:
+    with daemon_in(namespace, RENO) as daemon:
         with Client(daemon.socket) as client:
             client.attach(CgroupRegistration(f"/{step.name}", "later", control="mltcp_reno"))
         shown(daemon, "later", flows=0)
@@ -170,7 +170,7 @@ def test_the_cgroups_of_a_job_are_one_job_and_two_jobs_are_two(namespace, cgroup
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_restarted_daemon_has_the_cgroup_and_what_goes_on_in_it(namespace, cgroups, started, number):
     step, ended = cgroups(), cgroups()
-    with daemon_in(namespace) as daemon:
+    with daemon_in(namespace, RENO) as daemon:
         process, other = started(step, PROGRAM_THAT_KEEPS), started(ended)
         with Client(daemon.socket) as client:
             client.attach(CgroupRegistration(f"/{step.name}", "a", "label", NOBODY, "mltcp_reno"))
@@ -192,7 +192,7 @@ def test_a_restarted_daemon_has_the_cgroup_and_what_goes_on_in_it(namespace, cgr
 
 def test_detach_ends_it_and_the_processes_go_on(namespace, cgroups, started):
     step = cgroups()
-    with daemon_in(namespace) as daemon:
+    with daemon_in(namespace, RENO) as daemon:
         process = started(step)
         mltcp(daemon, "attach", "--pid", str(process.pid), "--job", "a", "--cc", "mltcp_reno")
         assert asked(process)[0] == "mltcp_reno"
@@ -214,7 +214,7 @@ def test_under_pacing_its_connections_carry_the_mark_of_the_jobs_class(namespace
 
 def test_a_cgroup_is_of_one_job_and_asking_again_is_the_same(namespace, cgroups, started):
     step = cgroups()
-    with daemon_in(namespace) as daemon, Client(daemon.socket) as client:
+    with daemon_in(namespace, RENO) as daemon, Client(daemon.socket) as client:
         started(step)
         first = client.attach(CgroupRegistration(f"/{step.name}", "a"))
         assert client.attach(CgroupRegistration(f"/{step.name}", "a")) == first

@@ -21,7 +21,7 @@ from tests.lab.controls_under_test import own_controls
 with own_controls() as controls:
     name = controls.own["mltcp_reno"]
     controls.load([name])
-    with attached(KernelJob("tested", Aggressiveness()), name, controls):
+    with attached(KernelJob("capable", Aggressiveness()), name, controls):
         print(len(controls.jobs()), len(controls.flows()), controls.registration("cubic").state)
     print(controls.unload() == [name])
 """

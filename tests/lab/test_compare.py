@@ -1,4 +1,7 @@
-"""`mltcp-bench compare` end to end: real processes, the service and the gate, and what is left when it is cut short."""
+"""`mltcp-bench compare` end to end: real processes, a change, a trace, and what is left when it is cut short.
+
+No MLTCP control is loaded here: `test_compare_mltcp.py` does that.
+"""
 
 import json
 import signal
@@ -8,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from mltcp.ebpf.congestion_controls import Controls
 from tests.eventually import eventually
 from tests.lab.lab_commands import RunningCommand, is_process, left_in_labs
 from tests.warm.marks import commands
@@ -49,34 +51,6 @@ def compared(*arguments):
 
 def children_of(pid):
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def test_one_link_under_every_kind_of_approach(pair, tmp_path):
-    policies = "isolated,mltcp_reno,cassini,ada-srsf"
-    before = Controls().loaded()
-    document = compared(
-        "--set",
-        pair,
-        "--policies",
-        policies,
-        "--iterations",
-        "6",
-        "--profiles",
-        "set",
-        "-o",
-        str(tmp_path / "report"),
-    )
-    assert [each["approach"] for each in document["approaches"]] == policies.split(",")
-    assert document["score"] == 1.0
-    for run in document["runs"]:
-        assert [job["job"] for job in run["jobs"]] == ["full", "half"]
-        assert all(len(job["iteration_s"]) >= 6 for job in run["jobs"])
-    cassini = next(run for run in document["runs"] if run["approach"] == "cassini")
-    assert len(cassini["decisions_s"]) == 2
-    assert {shift["job"] for shift in cassini["shifts"]} == {"full", "half"}
-    page = (tmp_path / "report" / "report.html").read_text()
-    assert all(name in page for name in policies.split(","))
-    assert Controls().loaded() == before
 
 
 def test_a_change_in_mid_run_is_settled(pair):

@@ -11,8 +11,9 @@ from contextlib import ExitStack
 import pytest
 
 from mltcp.core.errors import MltcpError, UsageError
-from mltcp.ebpf import build
+from mltcp.ebpf import build, congestion_controls
 from mltcp.ebpf.congestion_controls import SHARED_MAPS, SOURCES, Controls, available
+from mltcp.ebpf.jobs import remove_stale
 from mltcp.ebpf.libbpf import BpfObject
 from mltcp.ebpf.registrations import hold, release
 from tests.eventually import eventually
@@ -179,6 +180,26 @@ name, crash_before = sys.argv[1:]
 setattr(libbpf.BpfObject, crash_before, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 Controls({"mltcp_reno": name}).load([name])
 """
+
+
+@pytest.mark.parametrize("maps", ["looked for", "opened"])
+def test_controls_that_another_program_unloads_meanwhile_are_none(controls, monkeypatch, maps):
+    name = controls.own["mltcp_reno"]
+    controls.load([name])
+    act, taken = getattr(*UNLOADED_BEFORE[maps]), []
+
+    def unload_before(*arguments):
+        if not taken:
+            taken.append(name)
+            assert controls.unload([name]) == taken
+        return act(*arguments)
+
+    monkeypatch.setattr(*UNLOADED_BEFORE[maps], unload_before)
+    remove_stale(controls)
+    assert taken == [name]
+
+
+UNLOADED_BEFORE = {"looked for": (Controls, "_shared_ids"), "opened": (congestion_controls, "open_map")}
 
 
 def test_two_loads_at_once_register_once(controls):

@@ -27,6 +27,7 @@ from bench.workloads.profile import Profile
 from bench.workloads.rank_pool import PlacedJob, run_jobs
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import MltcpError, NotAvailableError
+from mltcp.core.owner import Owner
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.client.membership import Membership
 from mltcp.ebpf.congestion_controls import Controls, control_object
@@ -36,7 +37,7 @@ from mltcp.ebpf.libbpf import BpfObject
 from mltcp.pacing.tcp_info import congestion_control
 from tests.eventually import eventually as until
 from tests.lab.controls_under_test import ANOTHER_PROGRAMS, without_own
-from tests.lab.daemons import daemon_in, tc
+from tests.lab.daemons import RENO, daemon_in, tc
 
 pytestmark = pytest.mark.lab
 
@@ -124,7 +125,7 @@ def test_the_second_daemon_says_so_and_ends(namespace):
 
 
 def test_it_keeps_three_capabilities(namespace):
-    with daemon_in(namespace) as daemon:
+    with daemon_in(namespace, RENO) as daemon:
         until(lambda: "listening" in daemon.log)
         for task in Path(f"/proc/{daemon.pid}/task").iterdir():
             status = (task / "status").read_text()
@@ -161,7 +162,7 @@ def test_a_control_that_cannot_be_loaded_is_named_and_another_is_the_default(nam
 def test_connections_of_another_network_namespace_are_counted(namespace):
     """The daemon is in the namespace, the connection is outside."""
     with (
-        daemon_in(namespace, 'controls = ["mltcp_reno"]\ndefault_control = "mltcp_reno"\n') as daemon,
+        daemon_in(namespace, RENO) as daemon,
         Client(daemon.socket) as client,
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname()) as ours,
@@ -306,7 +307,11 @@ def test_a_marked_connection_that_was_never_passed_is_found(namespace):
 
 
 def test_under_ebpf_a_passed_connection_is_tagged_and_counted_by_the_kernel(namespace):
-    with daemon_in(namespace) as daemon, connections(1) as [(ours, theirs)], Client(daemon.socket) as client:
+    with (
+        daemon_in(namespace, RENO) as daemon,
+        connections(1) as [(ours, theirs)],
+        Client(daemon.socket) as client,
+    ):
         registered = client.register(
             Registration("bert", control="mltcp_reno", total_bytes=10_000, gap_s=0.05)
         )
@@ -323,7 +328,7 @@ def test_the_administrator_says_how_many_traffic_classes_the_packets_of_jobs_hav
     def classes():
         return {job.acts.classes for job in Controls().jobs().values() if job.name == "classed"}
 
-    with daemon_in(namespace, "classes = 4\n") as daemon, connections(1) as [(ours, _)]:
+    with daemon_in(namespace, RENO + "classes = 4\n") as daemon, connections(1) as [(ours, _)]:
         with Client(daemon.socket) as client:
             registered = client.register(Registration("classed", control="mltcp_reno"))
             assert client.add_flows([ours.fileno()]) == ()
@@ -333,7 +338,7 @@ def test_the_administrator_says_how_many_traffic_classes_the_packets_of_jobs_hav
 
 
 def test_an_entry_in_the_kernel_ends_with_the_last_flow_of_its_job(namespace):
-    with daemon_in(namespace) as daemon, Client(daemon.socket) as watching:
+    with daemon_in(namespace, RENO) as daemon, Client(daemon.socket) as watching:
         with connections(1) as [(ours, _)]:
             with Client(daemon.socket) as client:
                 client.register(Registration("bert", control="mltcp_reno"))
@@ -346,7 +351,7 @@ def test_an_entry_in_the_kernel_ends_with_the_last_flow_of_its_job(namespace):
 
 
 def test_an_entry_ends_also_if_the_kernel_has_not_counted_the_end_of_a_flow(namespace):
-    with daemon_in(namespace) as daemon, Client(daemon.socket) as watching:
+    with daemon_in(namespace, RENO) as daemon, Client(daemon.socket) as watching:
         with connections(1) as [(ours, _)], Client(daemon.socket) as client:
             client.register(Registration("bert", control="mltcp_reno"))
             assert client.add_flows([ours.fileno()]) == ()
@@ -358,7 +363,7 @@ def test_an_entry_ends_also_if_the_kernel_has_not_counted_the_end_of_a_flow(name
 
 
 def test_flows_are_counted_right_while_f_is_changed_again_and_again(namespace):
-    with daemon_in(namespace) as daemon, Client(daemon.socket) as watching:
+    with daemon_in(namespace, RENO) as daemon, Client(daemon.socket) as watching:
         ended = threading.Event()
 
         def change():
@@ -388,7 +393,7 @@ def _kernel_flows():
 
 
 def test_jobs_of_one_name_have_an_entry_each_although_they_share_a_flow(namespace):
-    with daemon_in(namespace) as daemon, connections(1) as [(ours, _)]:
+    with daemon_in(namespace, RENO) as daemon, connections(1) as [(ours, _)]:
         with Client(daemon.socket) as first, Client(daemon.socket) as second:
             for client, instance in ((first, "a"), (second, "b")):
                 number = client.register(Registration("bert", instance, control="mltcp_reno")).number
@@ -399,9 +404,10 @@ def test_jobs_of_one_name_have_an_entry_each_although_they_share_a_flow(namespac
 
 
 def test_a_full_table_is_told_to_the_job_in_the_log_and_in_the_status(namespace):
-    with daemon_in(namespace) as daemon, Client(daemon.socket) as client:
+    with daemon_in(namespace, RENO) as daemon, Client(daemon.socket) as client:
         with Controls().job_entries() as entries:
-            numbers = [entries.add(KernelJob("full", Aggressiveness())) for _ in range(MOST_JOBS)]
+            job = KernelJob("full", Aggressiveness(), owner=Owner.current())  # nobody else removes it
+            numbers = [entries.add(job) for _ in range(MOST_JOBS)]
             assert len(set(numbers)) == MOST_JOBS
             try:
                 with pytest.raises(
@@ -417,7 +423,7 @@ def test_a_full_table_is_told_to_the_job_in_the_log_and_in_the_status(namespace)
 
 
 def test_a_daemon_without_descriptors_waits_quietly_and_goes_on_when_it_has_some(namespace):
-    with daemon_in(namespace) as daemon, Client(daemon.socket) as first:
+    with daemon_in(namespace, RENO) as daemon, Client(daemon.socket) as first:
         pid = first.status().pid
         limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")), limits[1]))
@@ -443,7 +449,7 @@ def _asks_for_status(path, until_set):
 
 
 def test_a_job_and_its_flows_come_back_to_a_daemon_that_comes_back(namespace):
-    with daemon_in(namespace) as daemon, connections(2) as pairs:
+    with daemon_in(namespace, RENO) as daemon, connections(2) as pairs:
         membership = Membership(Registration("bert", "x", control="mltcp_reno"), daemon.socket)
         try:
             membership.add([ours.fileno() for ours, _ in pairs])

@@ -42,7 +42,7 @@ PORT = 5322
 NUMBER = 1
 SEGMENT_BYTES = 1448
 NEAR_S = 0.1
-HELD_UP_S, RUNS = 0.1, 3
+HELD_UP_S, RUNS = 0.1, 6
 LATE_BYTES = 150_000
 """The most that the acknowledgements of one interrupt acknowledge."""
 

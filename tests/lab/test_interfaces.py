@@ -10,8 +10,7 @@ import pytest
 from bench.lab.network import namespaces
 from bench.lab.network.namespaces import namespace_with_link
 from mltcp.cli.main import main
-from mltcp.core.errors import MltcpError, UsageError
-from mltcp.daemon.client.client import Client
+from mltcp.core.errors import UsageError
 from mltcp.pacing.device_features import (
     UNKNOWN_LINE_RATE_BPS,
     LineRate,
@@ -20,7 +19,6 @@ from mltcp.pacing.device_features import (
     kernel_names,
     link_speed,
 )
-from tests.lab.daemons import daemon_in, tc
 
 pytestmark = pytest.mark.lab
 
@@ -127,29 +125,6 @@ def test_a_rate_that_no_driver_vouches_for_is_told(inside, caplog, make, bps, wh
     assert rates == (5_000_000_000, bps)
     assert len(told) == 1
     assert f"is assumed, because {why}: name the right one by pacing.line_rate" in told[0]
-
-
-def test_the_daemon_paces_by_an_alternative_name_and_undoes_it(namespace):
-    namespaces.inside(namespace, lambda: ip(f"link property add dev eth0 altname {LONG}"))
-    before = tc(namespace, "qdisc", "show")
-    with daemon_in(namespace, f'interfaces = ["{LONG}"]\n') as daemon, Client(daemon.socket) as client:
-        assert [(each.name, each.state) for each in client.status().interfaces] == [("eth0", "paced")]
-        assert "eth0: a line rate of 10000 Mbit/s is assumed, because its driver (veth)" in daemon.log
-        assert "qdisc htb 6d6c: dev eth0" in tc(namespace, "qdisc", "show")
-        assert daemon.stop() == 0
-    assert tc(namespace, "qdisc", "show") == before
-
-
-@pytest.mark.parametrize("replace", ["", "replace_qdisc = true\n"])
-def test_the_daemon_refuses_one_interface_by_two_names(namespace, replace):
-    namespaces.inside(namespace, lambda: ip(f"link property add dev eth0 altname {SHORT}"))
-    before = tc(namespace, "qdisc", "show")
-    with (
-        pytest.raises(MltcpError, match=f"got 'eth0' and '{SHORT}', which are both eth0"),
-        daemon_in(namespace, f'interfaces = ["eth0", "{SHORT}"]\n{replace}'),
-    ):
-        pass
-    assert tc(namespace, "qdisc", "show") == before
 
 
 @pytest.mark.parametrize("name", [SHORT, LONG])

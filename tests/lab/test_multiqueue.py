@@ -13,7 +13,6 @@ import pytest
 
 from bench.lab.network import namespaces
 from mltcp.core.errors import NotAvailableError
-from mltcp.daemon.client.client import Client, Registration
 from mltcp.daemon.journal import Journal, restore
 from mltcp.pacing.device_features import TC_OFFLOAD, ask_ethtool, device_features
 from mltcp.pacing.pacing_choice import choose_pacing
@@ -21,7 +20,6 @@ from mltcp.pacing.tc.htb_qdisc import PACED, HtbQdisc
 from mltcp.pacing.tc.messages import burst_bytes
 from mltcp.pacing.tc.queue_layout import QueueLayout
 from tests.eventually import eventually as until
-from tests.lab.daemons import daemon_in, tc
 from tests.lab.multiqueue_link import (
     INTERFACE,
     JOB,
@@ -117,23 +115,6 @@ def test_flows_that_move_to_other_queues_take_the_rate_of_their_job_along(tmp_pa
     assert "6d6c" not in after
 
 
-def test_the_daemon_paces_in_queues_that_an_interface_has_got_since(tmp_path):
-    configuration = f'interfaces = ["{INTERFACE}"]\n[pacing]\nline_rate = "1gbit"\n'
-    with multiqueue_link(4) as link:
-        set_queues(link.here, 2)
-        before = tc(link.here, "-d", "qdisc", "show")
-        with daemon_in(link.here, configuration) as daemon, Client(daemon.socket) as client:
-            job = client.register(Registration("bert", control="reno")).number
-            set_queues(link.here, 4)
-            until(lambda: "jobs are paced in 4 transmit queues now" in daemon.log)
-            classes = tc(link.here, "class", "show", "dev", INTERFACE)
-            assert all(f"class htb {0x6D6C + queue:x}:{job:x} " in classes for queue in range(1, 5))
-            assert client.status().changes_noticed == 0
-            set_queues(link.here, 2)
-            assert daemon.stop() == 0
-        assert tc(link.here, "-d", "qdisc", "show") == before
-
-
 def test_a_chosen_qdisc_of_a_queue_that_is_not_in_use_now_is_back(link, tmp_path):
     def act():
         tc_here(f"qdisc add dev {INTERFACE} parent 1:4 handle 8: pfifo limit 77")
@@ -185,23 +166,6 @@ def test_a_class_that_some_queues_lack_is_added_there_and_set_elsewhere(link, tm
     assert len(rates[JOB]) == len(rates[JOB + 1]) == 4
     assert all("rate 16Mbit" in each for each in rates[JOB])
     assert all("rate 8Mbit" in each for each in rates[JOB + 1])
-
-
-def test_the_daemon_paces_a_registered_job_queue_by_queue_and_leaves_nothing(link):
-    configuration = f'interfaces = ["{INTERFACE}"]\n[pacing]\nline_rate = "1gbit"\n'
-    before = tc(link.here, "-d", "qdisc", "show")
-    with daemon_in(link.here, configuration) as daemon, Client(daemon.socket) as client:
-        job = client.register(Registration("bert", control="reno")).number
-        assert "an HTB qdisc for each of 4 transmit queues" in daemon.log
-        classes = tc(link.here, "class", "show", "dev", INTERFACE)
-        assert all(f"class htb {0x6D6C + queue:x}:{job:x} " in classes for queue in range(1, 5))
-        tc(
-            link.here,
-            *f"class change dev {INTERFACE} parent 6d6d:1 classid 6d6d:{job:x} htb rate 7mbit".split(),
-        )
-        until(lambda: client.status().changes_noticed == 1)
-        assert daemon.stop() == 0
-    assert tc(link.here, "-d", "qdisc", "show") == before
 
 
 def probed(namespace, interface):

@@ -10,7 +10,7 @@ from bench.lab.network import namespaces
 from mltcp.daemon.client.client import Client, Registration
 from mltcp.pacing.tcp_info import congestion_control, set_congestion_control
 from tests.eventually import eventually as until
-from tests.lab.daemons import daemon_in, tc
+from tests.lab.daemons import RENO, daemon_in, tc
 
 pytestmark = pytest.mark.lab
 
@@ -36,7 +36,7 @@ def counted_again(client):
 
 
 def test_congestion_controls_that_others_set_are_noticed_told_and_kept(namespace):
-    with daemon_in(namespace) as daemon, connections(FLOWS) as pairs, Client(daemon.socket) as client:
+    with daemon_in(namespace, RENO) as daemon, connections(FLOWS) as pairs, Client(daemon.socket) as client:
         client.register(Registration("bert", control="mltcp_reno"))
         flows = [ours for ours, _ in pairs]
         assert client.add_flows([flow.fileno() for flow in flows]) == ()

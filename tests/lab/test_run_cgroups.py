@@ -13,7 +13,6 @@ from mltcp.core.cgroups import cgroup_root
 from mltcp.ebpf import build
 from mltcp.ebpf.congestion_controls import SOURCES
 from mltcp.ebpf.libbpf import ALLOW_MULTI, ALLOW_OVERRIDE, BpfObject, cgroup_programs, library
-from tests.lab.daemons import daemon_in
 
 pytestmark = pytest.mark.lab
 MLTCP = [sys.executable, "-m", "mltcp.cli"]
@@ -175,13 +174,6 @@ def test_a_program_that_leaves_cgroups_of_its_own_ends_with_its_status(step):
     assert (process.returncode, told) == (7, "")
     for each in step.glob("mltcp:*"):
         (each / "own").rmdir()
-
-
-def test_with_a_daemon_in_a_private_cgroup_namespace(step, namespace):
-    with daemon_in(namespace) as daemon:
-        environment = {**os.environ, "MLTCP_DAEMON": str(daemon.socket)}
-        process = started(["unshare", "--cgroup", *RUN], step, env=environment)
-        assert cgroup_of_program(process).startswith(below(step))
 
 
 @pytest.mark.parametrize("flags", [0, ALLOW_OVERRIDE, ALLOW_MULTI])

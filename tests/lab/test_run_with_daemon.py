@@ -13,8 +13,9 @@ from bench.lab.network import namespaces
 from mltcp.core.cgroups import cgroup_of, cgroup_root
 from mltcp.daemon.client.client import Client
 from mltcp.ebpf.cgroups import CGROUP
-from tests.lab.daemons import daemon_in
+from tests.lab.daemons import RENO, daemon_in
 from tests.lab.test_daemon import MARK, PACED, until
+from tests.lab.test_run_cgroups import RUN, below, cgroup_of_program, started, step  # noqa: F401
 from tests.unit.mltcp.daemon.serving import NOBODY
 
 pytestmark = pytest.mark.lab
@@ -106,7 +107,7 @@ def said_by(process):
 
 
 def test_a_user_runs_a_program_under_ebpf_without_privilege(namespace):
-    with daemon_in(namespace) as daemon:
+    with daemon_in(namespace, RENO) as daemon:
         process = run_as_nobody(
             daemon, "--job", "bert", "--cc", "mltcp_reno", "--total-bytes", "10000", "--gap", "1"
         )
@@ -123,7 +124,7 @@ def test_a_user_runs_a_program_under_ebpf_without_privilege(namespace):
 
 
 def test_the_program_is_told_which_backends_to_wrap(namespace):
-    with daemon_in(namespace) as daemon:
+    with daemon_in(namespace, RENO) as daemon:
         command = [*MLTCP_RUN, "--wrap", "nccl,Gloo", "--", "sh", "-c", "echo $MLTCP_WRAP"]
         environment = {**os.environ, "MLTCP_DAEMON": str(daemon.socket)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -160,7 +161,7 @@ def test_a_program_stays_below_the_cgroup_that_its_user_was_put_in(namespace, li
     if delegated:
         for each in (limited, limited / "cgroup.procs"):
             os.chown(each, NOBODY, NOBODY)
-    with daemon_in(namespace) as daemon:
+    with daemon_in(namespace, RENO) as daemon:
         options = ("--job", "bert", "--cc", "mltcp_reno")
         process = run_as_nobody(daemon, *options, program=PROGRAM_THAT_IS_ASKED, cgroup=limited)
         control, place = asked(process)
@@ -181,7 +182,7 @@ def test_what_outlives_the_program_goes_on_in_the_cgroup_above(namespace, limite
             os.chown(each, NOBODY, NOBODY)
     quiet = "stdin=-3, stdout=-3, stderr=-3"
     program = f"import subprocess; print(subprocess.Popen(['sleep', '60'], {quiet}).pid, flush=True)"
-    with daemon_in(namespace) as daemon:
+    with daemon_in(namespace, RENO) as daemon:
         process = run_as_nobody(daemon, "--job", "bert", program=program, cgroup=limited)
         pid = int(said_by(process)[0])
         process.communicate(timeout=20)
@@ -227,7 +228,7 @@ def test_a_run_within_a_run_of_another_user_has_its_own_job_and_the_outer_one_ke
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_program_is_under_its_job_again_when_the_daemon_is_back(namespace, number):
-    with daemon_in(namespace) as daemon:
+    with daemon_in(namespace, RENO) as daemon:
         options = ("--job", "bert", "--cc", "mltcp_reno")
         process = run_as_nobody(daemon, *options, program=PROGRAM_THAT_IS_ASKED)
         before = asked(process)
@@ -244,7 +245,7 @@ def test_a_program_is_under_its_job_again_when_the_daemon_is_back(namespace, num
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGINT])
 def test_a_signal_reaches_the_program_which_stays_in_its_job(namespace, number):
     handles = f"import signal; signal.signal({int(number)}, lambda got, _: print('got', got, flush=True))\n"
-    with daemon_in(namespace) as daemon, Client(daemon.socket) as client:
+    with daemon_in(namespace, RENO) as daemon, Client(daemon.socket) as client:
         options = ("--job", "bert", "--cc", "mltcp_reno")
         process = run_as_nobody(daemon, *options, program=handles + PROGRAM_THAT_IS_ASKED)
         before = asked(process)
@@ -272,3 +273,10 @@ def test_what_the_daemon_refuses_is_one_line(namespace):
         assert process.returncode == 1
         assert told.startswith("mltcp: mltcpd: control: mltcp_dctcp is not loaded on this host,")
         assert len(told.splitlines()) == 1
+
+
+def test_with_a_daemon_in_a_private_cgroup_namespace(step, namespace):  # noqa: F811
+    with daemon_in(namespace, RENO) as daemon:
+        environment = {**os.environ, "MLTCP_DAEMON": str(daemon.socket)}
+        process = started(["unshare", "--cgroup", *RUN], step, env=environment)
+        assert cgroup_of_program(process).startswith(below(step))

@@ -19,8 +19,12 @@ MOE = Layout("MoE", 2, 2)
 
 
 def test_a_table_is_measured_kept_and_read(tmp_path):
-    command = [*SENSITIVITY, *SHORT, "--seconds", "2", "--json", "-o", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    for seconds in ("2", "20"):
+        command = [*SENSITIVITY, *SHORT, "--seconds", seconds, "--json", "-o", str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        # A busy machine may let no iteration end in a short time, which the command says.
+        if "give it more --seconds" not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     (control,) = json.loads(done.stdout)["controls"]
     assert len(control["cells"]) == 1

@@ -23,7 +23,7 @@ from mltcp.ebpf.libbpf import BpfObject
 from mltcp.ebpf.registrations import remove_former_pins
 from mltcp.pacing.tc.qdisc_change import UndoOutcome
 from tests.lab.controls_under_test import ANOTHER_PROGRAMS, own_controls
-from tests.lab.daemons import daemon_in
+from tests.lab.daemons import RENO, daemon_in
 from tests.lab.test_controls import connection, exchange, use, used  # noqa: F401
 
 pytestmark = pytest.mark.lab
@@ -155,7 +155,7 @@ def loaded_by(version, name):
 
 def test_a_daemon_starts_with_the_controls_of_another_build_and_leaves_them_loaded(namespace, other_version):
     with loaded_by(other_version, "mltcp_reno") as host:
-        with daemon_in(namespace, 'controls = ["mltcp_reno"]\ndefault_control = "mltcp_reno"\n') as daemon:
+        with daemon_in(namespace, RENO) as daemon:
             with Client(daemon.socket) as client:
                 assert client.status().controls == ("mltcp_reno",)
                 assert client.register(Registration("bert")).number

@@ -125,6 +125,7 @@ LAYERS = {
         *(
             "comparison",
             "elastic_executor",
+            "lab_scale",
             "start_cost",
             "span_terms",
             "contention_table",

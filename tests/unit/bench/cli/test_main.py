@@ -94,6 +94,16 @@ def test_help_imports_no_command(capsys):
     assert done.stdout.splitlines()[-1] == "end"
 
 
+@pytest.mark.parametrize("command", ["alone", "compare", "contend", "contention", "sensitivity"])
+def test_commands_leave_torch_to_their_ranks(command):
+    script = (
+        "import sys\nfrom bench.cli.main import main\n"
+        f"try:\n    main(['{command}', '--help'])\nexcept SystemExit:\n    print('torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
 def test_help_names_every_command(capsys):
     with pytest.raises(SystemExit) as end:
         main(["--help"])

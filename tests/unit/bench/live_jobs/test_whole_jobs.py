@@ -10,13 +10,11 @@ from bench.cli import main as cli
 from bench.cli.compare_jobs import is_whole_jobs
 from bench.lab.two_tier import TwoTier
 from bench.live_jobs.comparison import write_results
+from bench.live_jobs.lab_scale import BATCH, STEP_NS, LabScale
 from bench.live_jobs.span_terms import SpanTerms, span_terms
 from bench.live_jobs.start_cost import MeasuredCosts, parse_costs
 from bench.live_jobs.whole_jobs import (
-    BATCH,
-    STEP_NS,
     JobsPlan,
-    LabScale,
     LiveRun,
     compare_jobs,
     compared,

@@ -7,9 +7,14 @@ import subprocess
 import time
 from types import SimpleNamespace
 
+import pytest
+
+from bench.lab.slurm_cluster import SlurmCluster, missing
 from bench.soak import slurm_checks
 from bench.soak.records import CANCELLED, SLURM_JOBS, Records
 from bench.soak.slurm_guests import SCRIPT, hostile_text
+from bench.soak.slurm_site import SlurmSite
+from bench.soak.watch import until
 
 NUMBER = "7"
 
@@ -85,3 +90,29 @@ def test_forged_lines_name_jobs_of_others():
     texts = [hostile_text(random.Random(seed), seen) for seed in range(300)]
     assert any(text.startswith("x\n4|") and "|thesis|mltcp:0123abcd:9" in text for text in texts)
     assert all("\0" not in text for text in texts)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=f"Slurm is not installed: {', '.join(missing())}")
+def test_a_job_that_slurmctld_never_launched_ends_when_the_nodes_are_restarted(tmp_path):
+    with SlurmCluster({"n1": 1}, settings="BatchStartTimeout=1\n") as cluster:
+        site = SlurmSite(cluster, None, None, None)
+        cluster.kill("slurmd.n1")
+        script = ("--no-requeue", "--output=/dev/null", f"--wrap=touch {tmp_path}/ran")
+        number = cluster.command("sbatch", "--parsable", "--chdir=/", *script).strip()
+
+        def state():
+            return slurm_checks._states(site).get(number)
+
+        assert until(lambda: state() == "RUNNING", 60)  # its launch waits for the node
+        cluster.kill("slurmctld", signal.SIGTERM)  # it writes down that the job runs
+        cluster.start("slurmctld")
+        cluster.start("slurmd.n1")
+        assert until(lambda: not slurm_checks._silent(site), 60)
+
+        def has_ended():
+            slurm_checks.restart_nodes(site)
+            return until(lambda: state() == "NODE_FAIL", 2)
+
+        assert until(has_ended, 120)
+        assert not (tmp_path / "ran").exists()
