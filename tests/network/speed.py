@@ -127,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
             routes = [table.routes(job) for job in jobs]
             timed = time_steps if given.mode == "steps" else time_shares
             took, found = timed(network, jobs, routes, duration_ns, given.repeat)
-            each = f"{took / found * 1e9:.1f}" if given.mode == "steps" else f"{found:.0f}"
+            each = f"{took / max(found, 1) * 1e9:.1f}" if given.mode == "steps" else f"{found:.0f}"
             flows = sum(len(job.hosts) for job in jobs)
             print(
                 f"| {servers} | {flows} | {control} | {given.mode} | {took:.2f} "

@@ -30,7 +30,7 @@ from placement.simulator.network.steps.lost import note_lost
 from placement.simulator.network.steps.records import HISTORY, StepState
 from placement.simulator.network.topology import CLASSES
 
-_DELAY = int(Control.DELAY)
+_DCQCN, _DELAY = int(Control.DCQCN), int(Control.DELAY)
 _NOTHING = 1e-3
 _RESIDUE = 1.0
 _SMOOTHING = 1 / 16
@@ -162,7 +162,12 @@ def _offer(state: StepState, flow: Record, number: int, at: int, now: int, step_
     acked = flow.delivered / law.packet_bytes
     seen = _seen(state, law, flow, number, at, step_ns)
     signal = _signal(law, flow, now, acked, seen)
+    cwnd = flow.cwnd
     rate = send_rate(law, flow, now, signal, acked, seen, rtt)
+    if law.base < _DCQCN and flow.cwnd != cwnd:
+        # A window sends when acknowledgements come: where its packets fall between those that leave the queue stays
+        # until it changes. So they find up to half a packet more or less than an even flow would.
+        flow.finds = (draw(flow) - 0.5) * law.packet_bytes
     if flow.head >= 0:
         rate = min(rate, state.messages[flow.head].most)
     span = float(step_ns)
@@ -280,7 +285,7 @@ def _take(host: Record, room: float) -> None:
 @compiled
 def _serve(link: Record, room: float) -> None:
     """Take what arrived into the queue, and say which part leaves, is marked and is lost."""
-    before = link.queue
+    before = link.before = link.queue
     total = before + link.arrived
     link.loss = link.marks = 0.0
     if total <= room:
@@ -297,7 +302,7 @@ def _serve(link: Record, room: float) -> None:
         link.wait = link.queue / link.capacity
         link.largest = max(link.largest, link.queue)
     if before > link.lowest or link.queue > link.lowest:
-        link.marks = _mark_probability(link, before)
+        link.marks = _mark_probability(link, before, link.queue)
         link.marked += link.marks * link.arrived * (1 - link.loss)
     link.sent += leaves
     link.arrived = 0.0
@@ -309,9 +314,9 @@ def _serve(link: Record, room: float) -> None:
 
 
 @compiled
-def _mark_probability(link: Record, before: float) -> float:
-    """The mean over a step in which the queue goes from `before` to its present value evenly."""
-    low, high = min(before, link.queue), max(before, link.queue)
+def _mark_probability(link: Record, before: float, after: float) -> float:
+    """The mean over a step in which the queue goes from one value to another evenly."""
+    low, high = min(before, after), max(before, after)
     if high <= low:
         return _marks_at(link, high)
     above = max(0.0, high - max(low, link.highest))
@@ -345,13 +350,16 @@ def _pass_on(state: StepState, number: int) -> None:
         total -= lost
     leaves = total * link.part
     hop.queue, hop.served = total - leaves, leaves
-    if link.marks > 0:
-        flow.marked_in_all += link.marks * hop.arrived * (1 - link.loss)
+    marks = link.marks
+    if flow.finds != 0 and max(link.before, link.queue) + abs(flow.finds) > link.lowest:
+        marks = _mark_probability(link, link.before + flow.finds, link.queue + flow.finds)
+        link.marked += (marks - link.marks) * hop.arrived * (1 - link.loss)
+    if marks > 0:
+        flow.marked_in_all += marks * hop.arrived * (1 - link.loss)
+        flow.unmarked *= 1 - marks
     hop.arrived = 0.0
     flow.queue += hop.queue
     flow.wait += link.wait
-    if link.marks > 0:
-        flow.unmarked *= 1 - link.marks
     _arrive(state, number, flow, link, leaves)
 
 

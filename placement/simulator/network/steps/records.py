@@ -23,6 +23,7 @@ LINK = np.dtype(
         ("capacity", "f8"),
         ("queue", "f8"),
         ("arrived", "f8"),  # in this step
+        ("before", "f8"),  # the queue before this step
         ("part", "f8"),  # of the queue, and of what arrived, that leaves in this step
         ("wait", "f8"),  # queue / capacity
         ("marks", "f8"),  # probability, in this step
@@ -111,6 +112,7 @@ FLOW = np.dtype(
         ("last_sent", "f8"),
         ("marked_in_all", "f8"),
         ("finished", "i8"),  # sending the message
+        ("finds", "f8"),  # by so much longer than it is its packets find a queue
         ("random", "u8"),
         ("target_rate", "f8"),
         ("alpha_share", "f8"),

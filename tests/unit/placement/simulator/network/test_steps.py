@@ -219,7 +219,7 @@ def test_jobs_part_under_f_as_in_the_window_model(control: Control) -> None:
     [
         (Control.RENO, 0.9, 1.1),
         (Control.DCTCP, 0.85, 1.1),  # 0.86 to 0.95, by seed
-        (Control.CUBIC, 0.9, 1.1),  # of RFC 9438: Linux's starves the smaller
+        (Control.CUBIC, 1.03, 1.33),  # of RFC 9438: 1.18 in ns-3. Linux's starves the smaller
         (Control.DCQCN, 0.2, 0.6),
     ],
 )
