@@ -32,6 +32,8 @@ FRAME_BYTES = 1514
 ROUND_TRIP_NS = 150_000
 BUCKET_S = 0.5e-3
 """What the lab's token bucket lets through before packets queue: so much less of real queue when marks begin."""
+DIRECTIONS = 2
+"""Both ranks of a job send; the lab counts marks in both directions, of which one is simulated."""
 NOISE_NS = 4_000_000
 RTO_US = 5e3
 """The lab's least retransmission time-out, after which an idle connection shrinks its window."""
@@ -114,46 +116,40 @@ def law_of(setting: dict) -> NetworkLaw:
     )
 
 
-def undisturbed_runs(setting: dict) -> Iterator[tuple[int, list[float]]]:
-    """Stretches of iterations between disturbances: how many, and how long each job waits before them, in seconds."""
-    jobs, left = len(setting["jobs"]), setting["iterations"]
+def holds_ns(setting: dict, job: int) -> tuple[int, ...]:
+    """How long a job waits before each iteration; simulated ones lack those in which F is learnt."""
     if setting["disturbed"] is None:
-        yield left, [0.0] * jobs
-        return
+        return ()
     perturbation = Perturbation(*setting["disturbed"])
-    for first in range(0, left, perturbation.every):
-        holds = [perturbation.hold_s(job, jobs, first) for job in range(jobs)]
-        yield min(perturbation.every, left - first), holds
+    first = LEARNING if setting["f"] is not None else 0
+    waits_s = [
+        perturbation.hold_s(job, len(setting["jobs"]), iteration)
+        for iteration in range(first, setting["iterations"])
+    ]
+    return tuple(int(each * 1e9) for each in waits_s)
 
 
 def simulated(setting: dict, seed: int, mode: str) -> LabOutcome:
-    """One run of a setting. Windows start anew after a disturbance; when each job begins is kept."""
-    count = len(setting["jobs"])
-    network, routes = bottleneck(setting, count)
-    law = law_of(setting)
-    begins = np.zeros(count)
-    slowdowns: list[list[float]] = [[] for _ in range(count)]
-    marked = 0.0
-    for part, (iterations, holds) in enumerate(undisturbed_runs(setting)):
-        begins += np.array(holds) * 1e9
-        begins -= begins.min()
-        jobs = []
-        for k, job in enumerate(setting["jobs"]):
-            traffic = iteration_of(job, setting["rate_mbit"])
-            start_ns = int(begins[k])
-            jobs.append(
-                NetworkJob(f"job{k}", traffic, (2 * k, 2 * k + 1), law, iterations, start_ns, NOISE_NS)
-            )
-        messages = [len(job.traffic.messages) for job in jobs]
-        ways = [ways * each for ways, each in zip(routes, messages, strict=True)]
-        outcome = simulation.simulate(
-            network, jobs, ways, simulation.SimulationSettings(mode, seed=1000 * seed + part)
+    """One run of a setting."""
+    network, routes = bottleneck(setting, len(setting["jobs"]))
+    law, iterations = law_of(setting), setting["iterations"]
+    jobs = [
+        NetworkJob(
+            f"job{k}",
+            iteration_of(job, setting["rate_mbit"]),
+            (2 * k, 2 * k + 1),
+            law,
+            iterations,
+            noise_ns=NOISE_NS,
+            holds_ns=holds_ns(setting, k),
         )
-        for k, job_course in enumerate(outcome.jobs):
-            slowdowns[k] += [float(each) for each in job_course.slowdowns]
-            begins[k] = job_course.ends_ns[-1]
-        marked += outcome.links[0].marked_bytes / FRAME_BYTES
-    return LabOutcome(as_learnt(np.array(slowdowns), setting["f"] is not None), marked)
+        for k, job in enumerate(setting["jobs"])
+    ]
+    ways = [way * len(job.traffic.messages) for way, job in zip(routes, jobs, strict=True)]
+    outcome = simulation.simulate(network, jobs, ways, simulation.SimulationSettings(mode, seed=seed))
+    slowdowns = np.array([job.slowdowns for job in outcome.jobs])
+    marked = DIRECTIONS * outcome.links[0].marked_bytes / FRAME_BYTES
+    return LabOutcome(as_learnt(slowdowns, setting["f"] is not None), marked)
 
 
 def as_learnt(slowdowns: NDArray[np.float64], learns: bool) -> NDArray[np.float64]:

@@ -45,6 +45,7 @@ class DumbbellCase:
         jobs: two that send for 43 % of an iteration alone, or four for 20 %.
         marks_at: packets of queue from which on all are marked; 0: the queue only drops, above `limit`.
         limit: packets.
+        rto_ms: the least retransmission time-out.
     """
 
     control: str
@@ -54,6 +55,7 @@ class DumbbellCase:
     jobs: int = 2
     marks_at: int = 20
     limit: int = 200
+    rto_ms: float = 200
 
     @property
     def segment(self) -> int:
@@ -79,7 +81,8 @@ class DumbbellCase:
             COMPUTE_S,
             size,
         )
-        more = (self.offset * self.sending_s, self.marks_at, self.limit, int(self.marks_at > 0), seed)
+        offset_s, ecn = self.offset * self.sending_s, int(self.marks_at > 0)
+        more = (offset_s, self.marks_at, self.limit, ecn, self.rto_ms, seed)
         return [str(each) for each in values + more]
 
 
@@ -91,11 +94,14 @@ def cases() -> Iterator[DumbbellCase]:
     for f in (True, False):
         for offset in (0.0, 0.3):
             yield from (DumbbellCase(control, f, offset=offset) for control in CONTROLS)
-        yield from (DumbbellCase(control, f, marks_at=0, limit=100) for control in CONTROLS[:2])
+        for rto_ms in (200, 5):
+            yield from (
+                DumbbellCase(control, f, marks_at=0, limit=100, rto_ms=rto_ms) for control in CONTROLS[:2]
+            )
     for f in (True, False):
+        yield from (DumbbellCase(control, f, jobs=4) for control in CONTROLS)
         for offset in (0.0, 0.3):
             yield from (DumbbellCase(control, f, 10, offset, 2, 33, 330) for control in CONTROLS)
-        yield from (DumbbellCase(control, f, jobs=4) for control in CONTROLS)
 
 
 def compiled_against(ns3: Path, folder: str) -> Path:
@@ -140,8 +146,7 @@ def run_case(program: Path, case: DumbbellCase, seed: int) -> dict:
 
 
 DEVICE_PACKETS = 1.5
-"""In the device and on the wire: packets of which ns-3's queue, and its threshold, do not know. A packet finds
-up to one more or less than the even flow of the step mode: a step at K is a ramp of two packets there."""
+"""In the device and on the wire: packets of which ns-3's queue, and its threshold, do not know."""
 
 
 def step_means(case: DumbbellCase, seed: int) -> list[float]:
@@ -156,7 +161,7 @@ def step_means(case: DumbbellCase, seed: int) -> list[float]:
             rate_bps,
             2 * hop_ns,
             (case.limit + DEVICE_PACKETS) * packet,
-            Marking(at - packet, at + packet) if case.marks_at else None,
+            Marking(at, at) if case.marks_at else None,
         )
     ]
     for k in range(case.jobs):
@@ -164,7 +169,7 @@ def step_means(case: DumbbellCase, seed: int) -> list[float]:
         links.append(NetworkLink("right", f"to{k}", 4 * rate_bps, hop_ns))
     hosts = tuple(f"{end}{k}" for k in range(case.jobs) for end in ("from", "to"))
     f = Aggressiveness() if case.f else Aggressiveness(Shape.ONE)
-    constants = {"packet_bytes": float(packet), "idle_restart": 0.0}
+    constants = {"packet_bytes": float(packet), "idle_restart": 0.0, "rto_us": case.rto_ms * 1e3}
     if case.control == "cubic":
         constants["recent_jiffies"] = 0.0
     law = NetworkLaw(Control[case.control.upper()], f, constants=tuple(constants.items()))
@@ -204,7 +209,7 @@ def compared(runs: list[dict], seeds: int) -> Iterator[str]:
         agree[case.f].append(
             bool(off <= (0.03 if case.f else 0.05) or means.min() <= ours.mean() <= means.max())
         )
-        marks = "" if case.marks_at else ", drop-tail"
+        marks = "" if case.marks_at else f", drop-tail, {case.rto_ms:g} ms"
         courses = [
             "  ".join(f"{each.mean(axis=0)[k]:.2f}" for k in (0, 3, 6, 9, 19)) for each in (there, here)
         ]
@@ -227,16 +232,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--parallel", type=int, default=2)
     given = parser.parse_args(arguments)
     runs = json.loads(DATA.read_text()) if DATA.exists() else []
+    defaults = {"rto_ms": DumbbellCase.rto_ms}
+    runs = [defaults | run for run in runs]
     if given.ns3 is None:
         for line in compared(runs, given.seeds):
             print(line, flush=True)
         return 0
-    known = {
-        json.dumps({key: run[key] for key in run if key not in ("slowdowns", "marked", "dropped")})
-        for run in runs
-    }
+    names = [each.name for each in fields(DumbbellCase)]
+    known = {(DumbbellCase(**{name: run[name] for name in names}), run["seed"]) for run in runs}
     wanted = [(case, seed) for seed in range(1, given.seeds + 1) for case in cases()]
-    missing = [pair for pair in wanted if json.dumps({**asdict(pair[0]), "seed": pair[1]}) not in known]
+    missing = [pair for pair in wanted if pair not in known]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.parallel) as pool:
         program = compiled_against(given.ns3, folder)
         for future in as_completed([pool.submit(run_case, program, *pair) for pair in missing]):

@@ -1,6 +1,6 @@
 // On-off jobs over one bottleneck in ns-3: senders - switch - switch - receivers, one TCP connection a job.
 //
-// usage: ns3_dumbbell control F rate_bps segment jobs iterations compute_s bytes offset_s marks_at limit ecn seed
+// usage: ns3_dumbbell control F rate_bps segment jobs iterations compute_s bytes offset_s marks_at limit ecn rto_ms seed
 // F: 1 for MLTCP's, 0 for the base. marks_at, limit: packets of queue at which marks begin, and from which packets are
 // dropped. Writes one JSON object. `tests/network/ns3.py` compiles this file and says what the values are.
 #include <ns3/core-module.h>
@@ -107,7 +107,8 @@ static Ptr<TcpCongestionOps> MltcpControl(const std::string &base, OnOffJob *job
     return CreateObject<Mltcp<TcpLinuxReno>>(job);
 }
 
-static void SetDefaults(const std::string &control, uint32_t segment, bool ecn, double marksAt, int limit) {
+static void SetDefaults(const std::string &control, uint32_t segment, bool ecn, double marksAt, int limit,
+                        double rtoMs) {
     const TypeId type = control == "dctcp"   ? TcpDctcp::GetTypeId()
                         : control == "cubic" ? TcpCubic::GetTypeId()
                                              : TcpLinuxReno::GetTypeId();
@@ -120,7 +121,7 @@ static void SetDefaults(const std::string &control, uint32_t segment, bool ecn, 
     Config::SetDefault("ns3::TcpSocket::DelAckTimeout", TimeValue(MicroSeconds(500)));
     Config::SetDefault("ns3::TcpSocket::InitialCwnd", UintegerValue(10));
     Config::SetDefault("ns3::TcpSocketBase::UseEcn", StringValue(ecn ? "On" : "Off"));
-    Config::SetDefault("ns3::TcpSocketBase::MinRto", TimeValue(MilliSeconds(200)));
+    Config::SetDefault("ns3::TcpSocketBase::MinRto", TimeValue(Seconds(rtoMs * 1e-3)));
     Config::SetDefault("ns3::TcpSocketBase::ClockGranularity", TimeValue(MicroSeconds(10)));
     // Marks by a step: weight 1, both thresholds at one place, and no ramp ("gentle") from there to twice as much.
     Config::SetDefault("ns3::RedQueueDisc::Gentle", BooleanValue(false));
@@ -154,8 +155,8 @@ static void WriteTimes(const char *name, const std::vector<OnOffJob *> &jobs, st
 }
 
 int main(int count, char **arguments) {
-    if (count != 14) {
-        std::cerr << "ns3_dumbbell: expected 13 arguments, got " << count - 1 << "\n";
+    if (count != 15) {
+        std::cerr << "ns3_dumbbell: expected 14 arguments, got " << count - 1 << "\n";
         return 2;
     }
     const std::string control = arguments[1];
@@ -165,8 +166,8 @@ int main(int count, char **arguments) {
     const int jobCount = number(5), limit = number(11);
     const size_t iterations = number(6);
     const Time hop = NanoSeconds(12500); // 100 us a round trip: one on each access link, two on the bottleneck
-    SetDefaults(control, number(4), ecn, number(10), limit);
-    RngSeedManager::SetSeed(number(13));
+    SetDefaults(control, number(4), ecn, number(10), limit, number(13));
+    RngSeedManager::SetSeed(number(14));
 
     NodeContainer senders(jobCount), receivers(jobCount), switches(2);
     InternetStackHelper internet;

@@ -156,7 +156,7 @@ def increase_factor(law: Record, flow: Record) -> float:
 def _scaled_increase(law: Record, flow: Record) -> float:
     if law.shape == 0:
         return 1.0
-    flow.factor = factor(law, min(1.0, max(0.0, 1 - flow.iteration_left / flow.iteration_bytes)), 1.0)
+    flow.factor = factor(law, min(1.0, max(0.0, 1 - (flow.left + flow.later) / flow.iteration_bytes)), 1.0)
     if law.scales_increase == 0:
         return 1.0
     return min(flow.factor, law.increase_limit) if law.increase_limit > 0 else flow.factor

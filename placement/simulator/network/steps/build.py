@@ -94,7 +94,6 @@ def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: in
         np.zeros(len(network.links), np.uint32),
         np.zeros(depth + 1, np.int64),
         np.zeros(len(hops), np.uint32),
-        np.zeros(depth + 1, np.int64),
         np.array([0, 0, 0, 0, len(jobs), 0], np.int64),
         np.zeros(0, NOTED),
         np.zeros((2, 0, 0)),
@@ -202,6 +201,9 @@ def set_way(network: Network, queues: Any, flow: Any, hops: Any, way: _Way) -> N
     flow["line_rate"] = links[0].rate_bps * _BPS
     flow["narrowest"] = min(link.rate_bps for link in links) * _BPS
     hops["link"], hops["next_link"] = numbers[1:], [*numbers[2:], -1][: len(hops)]
+    may_pause = np.isfinite(queues["stop"][numbers[1:]])
+    flow["pauses"] = bool(may_pause[:1].any())
+    hops["next_pauses"] = [*may_pause[1:], False][: len(hops)]
 
 
 def flow_ways(links: Any, flows: Any, hops: Any) -> list[_Way]:

@@ -91,7 +91,7 @@ def with_levels(state: StepState, links: int) -> StepState:
     depth = int(levels.max(initial=0)) + 1
     starts = np.zeros(depth + 1, np.int64)
     starts[-1] = state.link_starts[-1]  # so many are listed now
-    return state._replace(levels=levels, link_starts=starts, hop_starts=np.zeros(depth + 1, np.int64))
+    return state._replace(levels=levels, link_starts=starts)
 
 
 @compiled
@@ -139,5 +139,4 @@ def take_off(state: StepState, number: int) -> None:
         flow.delivered_in_all += lost
     else:
         flow.left += lost
-        flow.iteration_left += lost
         flow.lost_in_all += lost

@@ -91,7 +91,7 @@ def _send(state: StepState, m: int, now: int) -> None:
     is_new = flow.iteration != iteration
     if is_new:
         flow.iteration = iteration
-        flow.iteration_left = flow.iteration_bytes
+        flow.later = flow.iteration_bytes
     if flow.head >= 0:
         state.messages[flow.tail].next = m
         message.waited = flow.tail
@@ -122,6 +122,7 @@ def _begin_message(state: StepState, flow: Record, m: int, at: int) -> None:
         _choose_class(state, flow)
     flow.head = m
     flow.left = state.messages[m].size
+    flow.later -= flow.left
     flow.began = state.messages[m].begun = at
 
 
@@ -148,7 +149,7 @@ def _choose_class(state: StepState, flow: Record) -> None:
     bounds = state.class_bounds
     if bounds[flow.job, 0] == NEVER:
         return
-    left_ns = flow.iteration_left / flow.narrowest
+    left_ns = flow.later / flow.narrowest
     passed = 0
     while passed < CLASSES - 1 and bounds[flow.job, passed] <= left_ns:
         passed += 1
@@ -161,7 +162,6 @@ def _choose_class(state: StepState, flow: Record) -> None:
         hop = state.hops[h]
         before, after = state.links[hop.link], _queue_of(state, hop.link, wanted)
         before.queue = max(0.0, before.queue - hop.queue)
-        state.links[after].arrived += hop.queue
         hop.arrived, hop.queue, hop.link = hop.queue, 0.0, after
         if hop.next_link >= 0:
             hop.next_link = _queue_of(state, hop.next_link, wanted)

@@ -30,7 +30,7 @@ from placement.simulator.network.steps.lost import note_lost
 from placement.simulator.network.steps.records import HISTORY, StepState
 from placement.simulator.network.topology import CLASSES
 
-_DELAY = int(Control.DELAY)
+_DCQCN, _DELAY = int(Control.DCQCN), int(Control.DELAY)
 _NOTHING = 1e-3
 _RESIDUE = 1.0
 _SMOOTHING = 1 / 16
@@ -106,11 +106,24 @@ def _step(state: StepState, now: int, step_ns: int) -> None:
         for i in range(state.link_starts[level], state.link_starts[level + 1]):
             link = state.links[state.active_links[i]]
             if link.queues > 0:
+                for place in range(link.first_place, link.last_place):
+                    hop = state.hops[state.active_hops[place]]
+                    state.links[hop.link].arrived += hop.arrived
                 _serve_classes(state, link, step)
+                for place in range(link.first_place, link.last_place):
+                    _pass_on(state, state.active_hops[place])
             else:
+                arrived = 0.0
+                for place in range(link.first_place, link.last_place):
+                    arrived += state.hops[state.active_hops[place]].arrived
+                link.arrived = arrived
                 _serve(link, 0.0 if link.paused else link.capacity * step)
-        for i in range(state.hop_starts[level], state.hop_starts[level + 1]):
-            _pass_on(state, state.active_hops[i])
+                if link.part == 1 and link.marks == 0:
+                    for place in range(link.first_place, link.last_place):
+                        _pass_through(state, link, state.active_hops[place])
+                else:
+                    for place in range(link.first_place, link.last_place):
+                        _pass_on(state, state.active_hops[place])
     if state.lost.shape[2] > 0:
         note_lost(state, step_ns)
 
@@ -127,7 +140,6 @@ def _account(state: StepState, flow: Record, now: int, step_ns: int) -> None:
         flow.lost_in_all += flow.lost
         if flow.head >= 0:
             flow.left += flow.lost
-            flow.iteration_left += flow.lost
             if flow.loss_at == 0 and draw(flow) < 1 - math.exp(-flow.lost / law.packet_bytes):
                 flow.loss_at = now + int(flow.base_rtt + flow.wait)
     elif flow.head >= 0 and flow.left <= 0:
@@ -150,7 +162,12 @@ def _offer(state: StepState, flow: Record, number: int, at: int, now: int, step_
     acked = flow.delivered / law.packet_bytes
     seen = _seen(state, law, flow, number, at, step_ns)
     signal = _signal(law, flow, now, acked, seen)
+    cwnd = flow.cwnd
     rate = send_rate(law, flow, now, signal, acked, seen, rtt)
+    if law.base < _DCQCN and flow.cwnd != cwnd:
+        # A window sends when acknowledgements come: where its packets fall between those that leave the queue stays
+        # until it changes. So they find up to half a packet more or less than an even flow would.
+        flow.finds = (draw(flow) - 0.5) * law.packet_bytes
     if flow.head >= 0:
         rate = min(rate, state.messages[flow.head].most)
     span = float(step_ns)
@@ -163,7 +180,7 @@ def _offer(state: StepState, flow: Record, number: int, at: int, now: int, step_
         if offered > 0:
             flow.finished = now + step_ns - int(span) + int(offered / rate)
     # A class that is paused leaves its host's link to the others.
-    if flow.has_class and flow.hops > 0 and state.links[state.hops[flow.first_hop].link].pausing:
+    if flow.pauses and flow.has_class and state.links[state.hops[flow.first_hop].link].pausing:
         offered = 0.0
     flow.sent = offered
     state.links[flow.host_link].arrived += offered
@@ -223,7 +240,7 @@ def _leave_host(state: StepState, flow: Record, now: int) -> None:
     """The host's link takes what it can from all its flows, unless the switch has paused it."""
     host = state.links[flow.host_link]
     sent = flow.sent
-    if flow.hops > 0 and state.links[state.hops[flow.first_hop].link].pausing:
+    if flow.pauses and state.links[state.hops[flow.first_hop].link].pausing:
         sent = 0.0
     elif host.part < 1:
         sent *= host.part
@@ -235,17 +252,13 @@ def _leave_host(state: StepState, flow: Record, now: int) -> None:
     if sent <= 0:
         return
     flow.left -= sent
-    flow.iteration_left -= sent
-    flow.sent_in_all += sent
     flow.last_sent = float(now)
     host.sent += sent
     if flow.hops == 0:
         flow.delivered = sent
         flow.delivered_in_all += sent
         return
-    hop = state.hops[flow.first_hop]
-    hop.arrived += sent
-    state.links[hop.link].arrived += sent
+    state.hops[flow.first_hop].arrived += sent
 
 
 # -- links --------------------------------------------------------------------------------------
@@ -272,7 +285,7 @@ def _take(host: Record, room: float) -> None:
 @compiled
 def _serve(link: Record, room: float) -> None:
     """Take what arrived into the queue, and say which part leaves, is marked and is lost."""
-    before = link.queue
+    before = link.before = link.queue
     total = before + link.arrived
     link.loss = link.marks = 0.0
     if total <= room:
@@ -289,7 +302,7 @@ def _serve(link: Record, room: float) -> None:
         link.wait = link.queue / link.capacity
         link.largest = max(link.largest, link.queue)
     if before > link.lowest or link.queue > link.lowest:
-        link.marks = _mark_probability(link, before)
+        link.marks = _mark_probability(link, before, link.queue)
         link.marked += link.marks * link.arrived * (1 - link.loss)
     link.sent += leaves
     link.arrived = 0.0
@@ -301,9 +314,9 @@ def _serve(link: Record, room: float) -> None:
 
 
 @compiled
-def _mark_probability(link: Record, before: float) -> float:
-    """The mean over a step in which the queue goes from `before` to its present value evenly."""
-    low, high = min(before, link.queue), max(before, link.queue)
+def _mark_probability(link: Record, before: float, after: float) -> float:
+    """The mean over a step in which the queue goes from one value to another evenly."""
+    low, high = min(before, after), max(before, after)
     if high <= low:
         return _marks_at(link, high)
     above = max(0.0, high - max(low, link.highest))
@@ -337,21 +350,38 @@ def _pass_on(state: StepState, number: int) -> None:
         total -= lost
     leaves = total * link.part
     hop.queue, hop.served = total - leaves, leaves
-    if link.marks > 0:
-        flow.marked_in_all += link.marks * hop.arrived * (1 - link.loss)
+    marks = link.marks
+    if flow.finds != 0 and max(link.before, link.queue) + abs(flow.finds) > link.lowest:
+        marks = _mark_probability(link, link.before + flow.finds, link.queue + flow.finds)
+        link.marked += (marks - link.marks) * hop.arrived * (1 - link.loss)
+    if marks > 0:
+        flow.marked_in_all += marks * hop.arrived * (1 - link.loss)
+        flow.unmarked *= 1 - marks
     hop.arrived = 0.0
     flow.queue += hop.queue
     flow.wait += link.wait
-    if link.marks > 0:
-        flow.unmarked *= 1 - link.marks
+    _arrive(state, number, flow, link, leaves)
+
+
+@compiled
+def _pass_through(state: StepState, link: Record, number: int) -> None:
+    """`_pass_on` at a link without a queue and marks."""
+    hop = state.hops[number]
+    leaves = hop.queue + hop.arrived
+    hop.served = leaves
+    hop.queue = hop.arrived = 0.0
+    _arrive(state, number, state.flows[hop.flow], link, leaves)
+
+
+@compiled
+def _arrive(state: StepState, number: int, flow: Record, link: Record, leaves: float) -> None:
+    hop = state.hops[number]
     if hop.next_link < 0:
         flow.delivered += leaves
         flow.delivered_in_all += leaves
         return
-    after = state.links[hop.next_link]
-    if after.pausing:
+    if hop.next_pauses and state.links[hop.next_link].pausing:
         link.paused = 1
-    after.arrived += leaves
     state.hops[number + 1].arrived += leaves
 
 
@@ -462,20 +492,21 @@ def list_active(state: StepState) -> None:
             _empty(link)
             for number in range(link.queues, link.queues + CLASSES if link.queues > 0 else 0):
                 _empty(state.links[number])
-    hops, links = 0, 0
+    links = 0
     for i in range(count):
         links = _list_link(state, state.flows[state.active[i]].host_link, links)
-    state.link_starts[1], state.hop_starts[1] = links, 0
+    state.link_starts[1] = links
     for level in range(1, len(state.link_starts) - 1):
         for i in range(count):
             flow = state.flows[state.active[i]]
             for h in range(flow.first_hop, flow.first_hop + flow.hops):
                 number = state.hops[h].link
                 if state.levels[state.links[number].port] == level:
-                    state.active_hops[hops] = h
-                    hops += 1
                     links = _list_link(state, number, links)
-        state.link_starts[level + 1], state.hop_starts[level + 1] = links, hops
+                    port = state.links[state.links[number].port]
+                    state.hops[h].next_there, port.first_hop = port.first_hop, h
+        state.link_starts[level + 1] = links
+    _list_hops(state, links)
 
 
 @compiled
@@ -495,9 +526,24 @@ def _list_link(state: StepState, queue: int, count: int) -> int:
     number = state.links[queue].port
     if state.links[number].is_active == 1:
         state.links[number].is_active = 2
+        state.links[number].first_hop = -1
         state.active_links[count] = number
         count += 1
     return count
+
+
+@compiled
+def _list_hops(state: StepState, links: int) -> None:
+    place = 0
+    for i in range(links):
+        link = state.links[state.active_links[i]]
+        link.first_place = place
+        number = link.first_hop
+        while number >= 0:
+            state.active_hops[place] = number
+            number = state.hops[number].next_there
+            place += 1
+        link.last_place = place
 
 
 @compiled

@@ -85,15 +85,11 @@ def note_lost(state: StepState, step_ns: int) -> None:
     depth, count = len(state.link_starts) - 1, state.counts[ACTIVE_FLOWS]
     for i in range(state.link_starts[depth]):
         link = state.links[state.active_links[i]]
-        link.first_sender = link.first_hop = -1
+        link.first_sender = -1
     for i in range(count):
         flow = state.flows[state.active[i]]
         port = state.links[state.links[flow.host_link].port]
         flow.next_sender, port.first_sender = port.first_sender, state.active[i]
-    for i in range(state.hop_starts[depth]):
-        hop = state.hops[state.active_hops[i]]
-        port = state.links[state.links[hop.link].port]
-        hop.next_there, port.first_hop = port.first_hop, state.active_hops[i]
     for i in range(count):
         flow = state.flows[state.active[i]]
         if flow.head >= 0:

@@ -23,6 +23,7 @@ LINK = np.dtype(
         ("capacity", "f8"),
         ("queue", "f8"),
         ("arrived", "f8"),  # in this step
+        ("before", "f8"),  # the queue before this step
         ("part", "f8"),  # of the queue, and of what arrived, that leaves in this step
         ("wait", "f8"),  # queue / capacity
         ("marks", "f8"),  # probability, in this step
@@ -45,8 +46,10 @@ LINK = np.dtype(
         ("weight", "f8"),  # of a class; 0: strict priorities
         ("room", "f8"),  # that the class has in this step
         ("rate", "f8"),  # at which the class was served lately
-        ("first_sender", "i8"),  # the first active flow that it is the host's link of, and
-        ("first_hop", "i8"),  # the first of those on it; of `lost`
+        ("first_sender", "i8"),  # the first active flow that it is the host's link of; of `lost`
+        ("first_hop", "i8"),  # the first active one, -1: none; they are behind each other in `active_hops`,
+        ("first_place", "i8"),  # from this place,
+        ("last_place", "i8"),  # to the one before this
     ]
 )
 
@@ -54,14 +57,14 @@ HOP = np.dtype(
     [
         ("link", "u4"),
         ("flow", "u4"),
-        ("next_link", "i8"),
+        ("next_link", "i4"),
+        ("next_pauses", "i4"),  # whether it may
         ("queue", "f8"),
         ("arrived", "f8"),
-        ("served", "f8"),
-        ("next_there", "i8"),
+        ("served", "f8"),  # what left in this step
+        ("next_there", "i8"),  # the next active one on its link, or -1
     ]
 )
-"""`served`: what left in this step; `next_there`: the next active one on its link."""
 
 LAW = np.dtype(
     [
@@ -92,7 +95,8 @@ FLOW = np.dtype(
         ("first_hop", "u4"),
         ("hops", "i4"),  # without the sender's own link
         ("host_link", "u4"),
-        ("has_class", "i4"),  # whether a link on its way has queues for classes
+        ("has_class", "i2"),  # whether a link on its way has queues for classes
+        ("pauses", "i2"),  # whether its first hop may pause its host
         ("base_rtt", "f8"),
         ("began", "i8"),  # the message; NEVER: in a step before this one
         ("read", "i8"),  # the step whose packets were acknowledged last
@@ -105,9 +109,10 @@ FLOW = np.dtype(
         ("timer_due", "i8"),
         ("cut_due", "i8"),
         ("loss_at", "i8"),  # when the sender hears of it; 0: of none
-        ("iteration_left", "f8"),
         ("last_sent", "f8"),
-        ("sent_in_all", "f8"),
+        ("marked_in_all", "f8"),
+        ("finished", "i8"),  # sending the message
+        ("finds", "f8"),  # by so much longer than it is its packets find a queue
         ("random", "u8"),
         ("target_rate", "f8"),
         ("alpha_share", "f8"),
@@ -127,15 +132,14 @@ FLOW = np.dtype(
         ("together", "i8"),  # flows of its job that its host sends, if its law is fair
         ("is_active", "i8"),
         ("is_cut", "i8"),  # a link on its way is down
-        ("finished", "i8"),  # sending the message
         ("tail", "i8"),
         ("iteration", "i8"),  # of the job, that was begun last
         ("iteration_bytes", "f8"),
+        ("later", "f8"),  # of them, those of messages that have not begun
         ("traffic_class", "i8"),
         ("tail_hop", "i8"),  # with classes: where the last byte of the message is; -1: not sent yet
         ("ahead", "f8"),  # of it in that queue
         ("lost_in_all", "f8"),
-        ("marked_in_all", "f8"),
         ("one_way", "f8"),
         ("line_rate", "f8"),
         ("narrowest", "f8"),
@@ -238,7 +242,7 @@ class StepState(NamedTuple):
     link_starts: np.ndarray
     """Of each level in `active_links`."""
     active_hops: np.ndarray
-    hop_starts: np.ndarray
+    """Those of a link are behind each other."""
     counts: np.ndarray
     """Of active flows; whether that has changed; flow-steps; steps; jobs that have not ended; the time."""
     rows: Record

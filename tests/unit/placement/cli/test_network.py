@@ -61,6 +61,16 @@ def test_the_document_and_the_kept_runs(capsys, tmp_path):
     assert (tmp_path / "runs.jsonl").read_bytes() == kept
 
 
+def test_any_number_of_processes_gives_the_same_document(capsys, tmp_path):
+    documents = []
+    for processes in ("1", "2"):
+        more = ("--seeds", "0:2", "--control", "mltcp_dctcp,dcqcn", "--processes", processes, "--json")
+        status, out, err = run(capsys, *SMALL, *more, "-o", str(tmp_path / processes))
+        assert (status, err) == (0, "")
+        documents.append(json.loads(out))
+    assert documents[0] == documents[1]
+
+
 @pytest.mark.parametrize("mode", ["shares", "steps"])
 def test_it_says_who_cost_whom_what(capsys, tmp_path, mode):
     command = (

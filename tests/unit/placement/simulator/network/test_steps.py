@@ -148,8 +148,9 @@ def test_bytes_and_lost_time_are_conserved_and_no_buffer_is_over(
     queues = state.links[-CLASSES if classes else -1 :]
     size = jobs[0].traffic.steps[0].messages[0].size_bytes
     assert all(state.ends > state.begins)
-    assert flows["sent_in_all"] - flows["lost_in_all"] == pytest.approx(3 * size, abs=1)
-    assert flows["sent_in_all"] == pytest.approx(
+    sent = state.links["sent"][: len(starts)]
+    assert sent - flows["lost_in_all"] == pytest.approx(3 * size, abs=1)
+    assert sent == pytest.approx(
         flows["delivered_in_all"] + flows["lost_in_all"] + state.hops["queue"], rel=1e-9
     )
     assert queues["sent"].sum() == pytest.approx(flows["delivered_in_all"].sum(), abs=10)
@@ -218,7 +219,7 @@ def test_jobs_part_under_f_as_in_the_window_model(control: Control) -> None:
     [
         (Control.RENO, 0.9, 1.1),
         (Control.DCTCP, 0.85, 1.1),  # 0.86 to 0.95, by seed
-        (Control.CUBIC, 0.9, 1.1),  # of RFC 9438: Linux's starves the smaller
+        (Control.CUBIC, 1.03, 1.33),  # of RFC 9438: 1.18 in ns-3. Linux's starves the smaller
         (Control.DCQCN, 0.2, 0.6),
     ],
 )
@@ -486,7 +487,7 @@ def test_f_holds_a_rate_back_only_while_it_is_cut() -> None:
     job = sender(0, replace(law, constants=(*law.constants, *RECOVERS)), rate_bps=50e9)
     state = build(dumbbell(2, 50e9, RAMP), [job], [[(0, 2)]], 0)
     flow, us = state.flows[0], 1000
-    flow["iteration_left"] = flow["iteration_bytes"]  # F is 1/4
+    flow["later"] = flow["iteration_bytes"]  # F is 1/4
     for now in (1, 1 + 50 * us):  # alpha is 1: the rate is a quarter, its target a half
         advance_dcqcn(state.laws[0], flow, now, 0.0, True)
     targets = []
@@ -529,7 +530,7 @@ def test_a_connection_that_goes_on_when_it_has_just_become_idle_sends_each_byte_
     law = NetworkLaw(Control.CONSTANT, constants=(("rate_bps", RATE_BPS),))
     state = build(dumbbell(2), [NetworkJob("job", Traffic(2, steps), (0, 2), law, 2)], [[(0, 2)] * 200], 1)
     run(state, default_step_ns(dumbbell(2), [[(0, 2)]]), 1 << 60)
-    assert state.flows["sent_in_all"] == pytest.approx([400 * 1e5], abs=1)
+    assert state.links["sent"][0] == pytest.approx(400 * 1e5, abs=1)
     computing = sum(step.compute_ns for step in steps)
     assert state.ends - state.begins == pytest.approx(computing + 200 * (80_000 + 20_000), rel=1e-3)
 
