@@ -24,7 +24,9 @@ for number, handler in (
 os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)
 
 # How long an example takes depends on what else the machine does, and the first one may have to be compiled.
-settings.register_profile("complete", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "complete", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("fast", settings.get_profile("complete"), max_examples=20)
 settings.register_profile("hostile", settings.get_profile("complete"), max_examples=100_000)
 settings.load_profile("complete")
