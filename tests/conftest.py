@@ -24,7 +24,9 @@ for number, handler in (
 os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze)
 
 # How long an example takes depends on what else the machine does, and the first one may have to be compiled.
-settings.register_profile("complete", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "complete", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("fast", settings.get_profile("complete"), max_examples=20)
 settings.register_profile("hostile", settings.get_profile("complete"), max_examples=100_000)
 settings.load_profile("complete")
@@ -41,6 +43,8 @@ SHARED = {
         (
             "tests/unit/placement/engines/test_local.py",
             "tests/unit/placement/service/test_engine_runner.py",
+            "tests/unit/placement/service/test_job_classes.py",
+            "tests/unit/collectives/parameter_server/test_example.py",
             "tests/unit/bench/workloads/elastic/test_training_job.py",
             "tests/unit/bench/workloads/test_jobs.py",
             "tests/unit/bench/allreduce/test_sweep.py",
@@ -68,7 +72,7 @@ SHARED = {
                 "recording/test_traffic",
                 "recording/test_training_iterations",
             ),
-            *("transport/test_gloo_sockets", "transport/test_nccl_sockets"),
+            *("transport/test_gloo_sockets", "transport/test_nccl_sockets", "transport/test_traffic_class"),
         )
     },
     **dict.fromkeys(

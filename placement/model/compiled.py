@@ -13,8 +13,11 @@ from functools import cache, update_wrapper
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
+from llvmlite.binding import Linkage, parse_assembly
 from numba import config, njit, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 
 from mltcp.core.machine_code import cache_folder, digest_of, forget_old
 
@@ -94,6 +97,43 @@ class _CodeCache(FunctionCache):
         return (self._version, *super()._index_key(*arguments))
 
 
+class _LinkedCode(JITCodeLibrary):
+    """The code of a function for its compiled callers, each of which optimises a copy of it.
+
+    Nothing runs this one: it is simplified, but neither optimised in full nor made into machine code, which would be a
+    third of its compilation.
+    """
+
+    _final_module: Any
+
+    def _optimize_final_module(self) -> None:
+        passes, builder = self._codegen._module_pass_manager(
+            opt=0, loop_vectorize=False, slp_vectorize=False, cost="cheap"
+        )
+        passes.run(self._final_module, builder)
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._shared_module = code = self._final_module
+        for function in code.functions:
+            if not function.is_declaration and function.linkage == Linkage.external:
+                function.linkage = "linkonce_odr"
+        # numba sets the addresses of environments by name.
+        environments = (str(v) for v in code.global_variables if v.name.startswith("_ZN08NumbaEnv"))
+        empty = str(self._codegen._create_empty_module(self.name))
+        self._final_module = parse_assembly("\n".join((empty, *environments)))
+        super()._finalize_final_module()
+
+
+class _LinkedCompiler(Compiler):
+    """Compiles a function for its compiled callers."""
+
+    def __init__(self, typing: Any, target: Any, library: Any, *arguments: Any) -> None:
+        linked = library or _LinkedCode(target.codegen(), "linked")
+        linked.enable_object_caching()
+        super().__init__(typing, target, linked, *arguments)
+
+
 class Compiled:
     """A function that Python and compiled code may call; each is compiled when it is first needed.
 
@@ -113,7 +153,9 @@ class Compiled:
         # No function is passed as a value to another, so that none has an entry for that.
         options = {"_nrt": allocates, "forceinline": not allocates, "no_cfunc_wrapper": True}
         self._entry = _dispatcher(function, "entry", **options)
-        self._inner = _dispatcher(function, "inner", **options, no_cpython_wrapper=True)
+        self._inner = _dispatcher(
+            function, "inner", **options, no_cpython_wrapper=True, pipeline_class=_LinkedCompiler
+        )
 
     def __call__(self, *arguments: Any) -> Any:
         """Call it from Python."""

@@ -146,9 +146,19 @@ def modules():
     return {".".join(name[:-1] if name[-1] == "__init__" else name): path for path, name in names.items()}
 
 
+def package_of(name, path):
+    return name if path.name == "__init__.py" else name.rpartition(".")[0]
+
+
 def imports_of(source, package):
     """Every import in the source of a module of that package; ``from a import b`` counts as ``a.b``."""
-    found = []
+    return read(source, package)[0]
+
+
+@cache
+def read(source, package):
+    """The imports in the source of a module of that package, and the names of the classes that others may use."""
+    found, classes = [], set()
 
     def visit(node, lazy):
         if isinstance(node, ast.Import):
@@ -158,12 +168,14 @@ def imports_of(source, package):
             above = parts[: len(parts) - node.level + 1] if node.level else []
             module = ".".join([*above, *([node.module] if node.module else [])])
             found.extend(Import(f"{module}.{alias.name}", node.lineno, lazy) for alias in node.names)
+        elif isinstance(node, ast.ClassDef) and node.name[0] != "_":
+            classes.add(node.name)
         lazy = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for child in ast.iter_child_nodes(node):
             visit(child, lazy)
 
     visit(ast.parse(source), lazy=False)
-    return found
+    return found, classes
 
 
 def lies_in(module, packages):
@@ -197,8 +209,7 @@ def edges():
     known = modules()
     found = {}
     for name, path in known.items():
-        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        for each in imports_of(path.read_text(), package):
+        for each in imports_of(path.read_text(), package_of(name, path)):
             target = each.module
             while target and target not in known:
                 target = target.rpartition(".")[0]
@@ -268,9 +279,7 @@ def test_no_class_of_a_package_has_the_name_of_another(package):
     places = {}
     for name, path in modules().items():
         if lies_in(name, [package]):
-            tree = ast.walk(ast.parse(path.read_text()))
-            classes = {node.name for node in tree if isinstance(node, ast.ClassDef) and node.name[0] != "_"}
-            for each in classes:
+            for each in read(path.read_text(), package_of(name, path))[1]:
                 places.setdefault(each, []).append(name)
     assert {each: where for each, where in places.items() if len(where) > 1} == {}
 

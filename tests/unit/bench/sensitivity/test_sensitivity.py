@@ -82,7 +82,8 @@ def test_bytes_that_a_rank_of_four_sends(pattern, of_size):
 
 
 def test_all_pairs_of_thirty_layouts_are_measured_under_all_controls():
-    points = list(plan().points())
+    planned = plan()
+    points = list(planned.points())
     pairs = [point for point in points if len(point.layouts) == 2]
     assert len(layouts_of(TABLE)) == 30
     assert len(pairs) == 2 * 465
@@ -90,9 +91,9 @@ def test_all_pairs_of_thirty_layouts_are_measured_under_all_controls():
     alone = [point for point in points if len(point.layouts) == 1 and point.block is None]
     assert len(alone) == 2 * 3 * 30
     references = [number for number, point in enumerate(points) if point.block is not None]
-    assert all(points[number].layouts == (plan().reference,) for number in references)
+    assert all(points[number].layouts == (planned.reference,) for number in references)
     assert max(later - former for former, later in pairwise(references)) <= 2 * REFERENCE_EVERY + 1
-    assert len({plan().key(point) for point in points}) == len(points)
+    assert len({planned.key(point) for point in points}) == len(points)
 
 
 def test_the_pairs_that_fit_are_those_of_the_bound():

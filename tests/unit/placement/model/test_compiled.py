@@ -151,6 +151,22 @@ def _four_times(number):
     return _doubled(_doubled(number))
 
 
+def test_no_machine_code_is_made_of_what_only_compiled_code_calls(cache):
+    """Its callers have copies of it, also where it was compiled by an earlier process."""
+    global _doubled
+    _doubled = compiling.compiled(_twice)
+    assert compiling.compiled(_four_times)(21) == 84
+    (inner,) = _doubled._inner.overloads.values()
+    assert not list(inner.library.get_defined_functions())
+    _doubled = compiling.compiled(_twice)
+    assert compiling.compiled(_eight_times)(21) == 168
+    assert sum(_doubled._inner.stats.cache_hits.values()) == 1
+
+
+def _eight_times(number):
+    return _doubled(_doubled(_doubled(number)))
+
+
 _LARGE = np.arange(1_000_000)
 
 

@@ -25,7 +25,7 @@ from tests.unit.placement.simulator.exact_mixes import (
 
 pytestmark = pytest.mark.slow
 
-CHUNKS = int(os.environ.get("MLTCP_TEST_EXACT", "6"))
+CHUNKS = int(os.environ.get("MLTCP_TEST_EXACT", "2"))
 """Of 200 mixes; more take longer and look into more corners."""
 
 anything = st.randoms(use_true_random=False).map(random_mix)
