@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
 from llvmlite.binding import Linkage, parse_assembly
-from numba import config, njit, types
+from numba import config, njit, types, version_info
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
@@ -134,6 +134,10 @@ class _LinkedCompiler(Compiler):
         super().__init__(typing, target, linked, *arguments)
 
 
+_INNER_COMPILER = _LinkedCompiler if tuple(version_info[:2]) < (0, 69) else Compiler
+"""Later versions of numba may do this otherwise inside; they compile all in full until this has been tried with them."""
+
+
 class Compiled:
     """A function that Python and compiled code may call; each is compiled when it is first needed.
 
@@ -154,7 +158,7 @@ class Compiled:
         options = {"_nrt": allocates, "forceinline": not allocates, "no_cfunc_wrapper": True}
         self._entry = _dispatcher(function, "entry", **options)
         self._inner = _dispatcher(
-            function, "inner", **options, no_cpython_wrapper=True, pipeline_class=_LinkedCompiler
+            function, "inner", **options, no_cpython_wrapper=True, pipeline_class=_INNER_COMPILER
         )
 
     def __call__(self, *arguments: Any) -> Any:
