@@ -135,7 +135,7 @@ class _LinkedCompiler(Compiler):
 
 
 _INNER_COMPILER = _LinkedCompiler if tuple(version_info[:2]) < (0, 69) else Compiler
-"""Later versions of numba may do this otherwise inside; they compile all in full until this has been tried with them."""
+"""Later versions of numba may do this otherwise inside; they compile all in full until this was tried with them."""
 
 
 class Compiled:
