@@ -13,7 +13,7 @@ from rich.table import Table
 
 from bench.compare.results.figures import Figures, Settling
 from bench.compare.results.results import ApproachResult, CompareResult, JobFigures, SetResult
-from bench.compare.results.runs import HostFacts, HostUse
+from bench.compare.results.runs import ISOLATED, HostFacts, HostUse
 
 PREFIX = "mltcp_"
 _NUMBER_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -172,13 +172,13 @@ def gain_sentences(result: SetResult, layout: Layout) -> list[str]:
     """What the layout's pairs of approach and base have shown, one line each.
 
     A saving is a share of the base's iteration time. Less than half a per cent either way is called no difference; if
-    both were repeated and the ranges of their repeats overlap, the sentence says so.
+    both were repeated and the ranges of their repeats overlap, the sentence says so; as it does if other programs ran.
     """
     pairs = layout.pairs(result)
     if not pairs:
         return [layout.no_pair]
     if layout.every_pair:
-        said = [f"{_gain(*pair)}.{_alone_in_words(*pair)}" for pair in pairs]
+        said = [f"{_gain(*pair)}.{_alone_in_words(*pair)}{_beside_others(result, *pair)}" for pair in pairs]
     else:
         fastest, base = min(pairs, key=lambda pair: pair[0].compared)
         of = (
@@ -186,7 +186,7 @@ def gain_sentences(result: SetResult, layout: Layout) -> list[str]:
             if len(pairs) > 1
             else ""
         )
-        said = [f"{_gain(fastest, base, of)}."]
+        said = [f"{_gain(fastest, base, of)}.{_beside_others(result, fastest, base)}"]
     return [f"{result.name}: {each}" if result.name else each[0].upper() + each[1:] for each in said]
 
 
@@ -334,7 +334,8 @@ def _alone_in_words(each: ApproachResult, base: ApproachResult) -> str:
     who = "They" if len(each.jobs) > 1 else "It"
     if each.figures.convergence_iterations is None and base.figures.convergence_iterations is None:
         return f" {who} ran as if alone under neither."
-    return f" {who} ran as if alone {_since(each)}, {_since(base)}."
+    first, second = sorted((each, base), key=lambda one: one.figures.convergence_iterations is None)
+    return f" {who} ran as if alone {_since(first)}, {_since(second)}."
 
 
 def _since(each: ApproachResult) -> str:
@@ -342,6 +343,16 @@ def _since(each: ApproachResult) -> str:
     if iterations is None:
         return f"never under {each.approach}"
     return f"from {'the start' if iterations == 0 else f'iteration {iterations}'} on under {each.approach}"
+
+
+def _beside_others(result: SetResult, each: ApproachResult, base: ApproachResult) -> str:
+    """A sentence if other programs disturbed a run of either, or one that both are compared with."""
+    names = {each.approach, base.approach, ISOLATED}
+    loads = [run.other_load or 0 for run in result.disturbed if run.approach in names]
+    if not loads:
+        return ""
+    highest = f"{100 * max(loads):.0f} % of the processors"
+    return f" Other programs used up to {highest} meanwhile: run it again without them."
 
 
 def _gain_in_words(saved_percent: int) -> str:

@@ -82,7 +82,7 @@ FAST, SLOW = [1.0], [1.3]
             "from iteration 4 on under mltcp_reno, from iteration 20",
         ),
         (FAST * 40, FAST * 40, "from the start on under mltcp_reno, from the start on under reno"),
-        (SLOW * 9 + FAST * 31, SLOW * 40, "never under mltcp_reno, from iteration 9 on under reno"),
+        (SLOW * 9 + FAST * 31, SLOW * 40, "from iteration 9 on under reno, never under mltcp_reno"),
         (SLOW * 40, SLOW * 40, "under neither"),
     ],
     ids=[
@@ -95,6 +95,27 @@ FAST, SLOW = [1.0], [1.3]
 )
 def test_which_of_both_let_jobs_run_as_if_alone_is_said(base, mine, said):
     assert alone(base, mine).startswith(f"They ran as if alone {said}")
+
+
+@pytest.mark.parametrize("disturbed", ["isolated", "reno", "mltcp_reno"])
+def test_a_gain_beside_other_programs_is_called_so(disturbed):
+    runs = [
+        policy_run(policy, slowdown, slowdown, other_load=0.794 if policy == disturbed else 0.02)
+        for policy, slowdown in (("isolated", 1.0), ("reno", 0.8), ("mltcp_reno", 0.9))
+    ]
+    (said,) = sentences(*runs)
+    assert said.endswith(
+        "Other programs used up to 79 % of the processors meanwhile: run it again without them."
+    )
+
+
+def test_programs_beside_other_policies_are_not_held_against_a_gain():
+    runs = [
+        policy_run("reno", 1.3, 1.3),
+        policy_run("mltcp_reno", 1.0, 1.0),
+        policy_run("bbr", 1, 1, other_load=0.5),
+    ]
+    assert "Other programs" not in sentences(ISOLATED, *runs)[0]
 
 
 def test_the_fastest_of_several_is_called_so():
