@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from mltcp.core import capabilities
@@ -171,13 +172,20 @@ def _control(source: str) -> Finding:
         with libbpf.BpfObject.open(control_object(source)) as opened:
             opened.load()
     except MltcpError as error:
-        return Finding(
-            need,
-            False,
-            str(error).splitlines()[-1][:200],
-            "see the requirements above, or report this with `uname -r`",
-        )
+        reason = reason_of(str(error))
+        advice = "see the requirements above, or report this with `uname -r`"
+        if "calling kernel function" in reason:
+            advice = (
+                "a newer kernel; or the other controls alone: `controls` in mltcpd.toml (docs/install.md)"
+            )
+        return Finding(need, False, reason[:200], advice)
     return Finding(need, True, "verified and loaded, then dropped")
+
+
+def reason_of(error: str) -> str:
+    """The verifier's reason in what libbpf prints, which is the line before its statistics; else the last line."""
+    lines = error.splitlines()
+    return next((before for before, line in pairwise(lines) if line.startswith("processed ")), lines[-1])
 
 
 def _own_dctcp() -> Finding:

@@ -5,6 +5,7 @@ A policy has the same colour in all of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from statistics import median
 
@@ -20,6 +21,8 @@ from placement.plots.style import INK, JOB_COLOURS, MUTED, RIGHT_IN, WIDTH_IN, f
 
 PANEL_IN, BAR_IN = 3.6, 0.42
 _CHARACTER_IN = 0.083
+_SEEN = 1 / 500
+"""Of the longest bar: a shorter part of a bar is no wider than a line."""
 
 _PARTS = (
     ("queue_s", "queued", "#999999"),
@@ -38,7 +41,7 @@ def cdf_figure(comparison: PolicyComparison, log: bool = False) -> Figure:
     }
     figure = _distributions("Job completion time", values)
     (ax,) = figure.axes
-    ax.set_xlabel("JCT (s)")
+    ax.set_xlabel("JCT in seconds (left is better)")
     ax.set_ylabel("share of jobs")
     if log:
         ax.set_xscale("log")
@@ -56,7 +59,7 @@ def utilization_figure(comparison: PolicyComparison) -> Figure:
     }
     figure = _distributions("GPU utilization", values)
     (ax,) = figure.axes
-    ax.set_xlabel("share of the makespan in which a GPU computes")
+    ax.set_xlabel("share of the makespan in which a GPU computes (right is better)")
     ax.set_ylabel("share of GPUs")
     ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.set_xlim(left=0)
@@ -66,7 +69,9 @@ def utilization_figure(comparison: PolicyComparison) -> Figure:
 def bars_figure(comparison: PolicyComparison) -> Figure:
     """The average JCT of each policy, its parts, and its difference from the baseline's."""
     policies = list(comparison.runs)
-    key = [(words, colour) for _, words, colour in _PARTS]
+    parts = [_drawn_parts(runs) for runs in comparison.runs.values()]
+    seen_s = _SEEN * max(sum(each.values()) for each in parts)
+    key = [(words, colour) for name, words, colour in _PARTS if any(each[name] > seen_s for each in parts)]
     left_in = 0.35 + _CHARACTER_IN * max(map(len, policies))
     figure = framed("Average job completion time", key, BAR_IN * len(policies), left_in=left_in)
     (ax,) = figure.axes
@@ -110,7 +115,8 @@ def scaling_figure(runs: Sequence[TraceRun]) -> Figure:
 
 def _distributions(title: str, values: dict[str, list[float]]) -> Figure:
     colours = policy_colours(list(values))
-    figure = framed(title, list(colours.items()), PANEL_IN)
+    names, common = short_names(list(values))
+    figure = framed(title + common, list(zip(names, colours.values(), strict=True)), PANEL_IN)
     (ax,) = figure.axes
     # Later lines are thinner, so that lines that coincide all remain visible.
     widths = np.linspace(3.0, 1.4, len(values)) if len(values) > 1 else [1.8]
@@ -122,16 +128,35 @@ def _distributions(title: str, values: dict[str, list[float]]) -> Figure:
     return figure
 
 
+def short_names(policies: Sequence[str]) -> tuple[list[str], str]:
+    """What a key calls policies: their names without the parts that all begin or end with, and words for those."""
+    parts = [re.split("(?=[+@])", policy) for policy in policies]
+    most = min(map(len, parts)) - 1 if len(policies) > 1 else 0
+    head = next((number for number in range(most) if len({each[number] for each in parts}) > 1), most)
+    most -= head
+    tail = next((number for number in range(most) if len({each[-1 - number] for each in parts}) > 1), most)
+    names = ["".join(each[head : len(each) - tail]).lstrip("+@" if head else "") for each in parts]
+    if not head and not tail:
+        return names, ""
+    before = "".join(parts[0][:head]) + (parts[0][head][0] if head else "")
+    return names, f": {before}...{''.join(parts[0][len(parts[0]) - tail :])}"
+
+
 def _bar(ax: Axes, row: int, comparison: PolicyComparison, policy: str) -> None:
-    parts = mean_parts_of(comparison.runs[policy])
-    # With the defect, transfers take less time than alone: that is no part that could be drawn.
-    parts["contention_s"] = max(0.0, parts["contention_s"])
-    parts["alone_s"] = parts["communication_s"] - parts["contention_s"]
+    parts = _drawn_parts(comparison.runs[policy])
     left = 0.0
     for name, _, colour in _PARTS:
         ax.barh(row, parts[name], left=left, height=0.62, color=colour, linewidth=0)
         left += parts[name]
     ax.text(left, row, f"  {_note(comparison, policy)}", va="center", fontsize=9.5)
+
+
+def _drawn_parts(runs: Sequence[TraceRun]) -> dict[str, float]:
+    parts = mean_parts_of(runs)
+    # With the defect, transfers take less time than alone: that is no part that could be drawn.
+    parts["contention_s"] = max(0.0, parts["contention_s"])
+    parts["alone_s"] = parts["communication_s"] - parts["contention_s"]
+    return {name: parts[name] for name, _, _ in _PARTS}
 
 
 def _note(comparison: PolicyComparison, policy: str) -> str:

@@ -14,10 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection, QuadMesh
 from matplotlib.colors import LinearSegmentedColormap, rgb_to_hsv, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from mltcp.core.bounded_files import MOST_DOCUMENT_BYTES, read_bounded
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import S_PER_HOUR
 from placement.model.cluster import Cluster
 from placement.plots.style import FAINT, INK, JOB_COLOURS, MUTED, WIDTH_IN, darker, framed, paler
 
@@ -27,6 +28,8 @@ _LEGIBLE_IN, _DIGIT_IN = 0.1, 0.055
 _FILLED = 0.88
 _DARK = 0.72
 _MOST_NAMES = 70
+# The longest times in seconds and in minutes; beyond, hours.
+_SECONDS_S, _MINUTES_S = 600, 3 * S_PER_HOUR
 _USE = LinearSegmentedColormap.from_list("use", ["#FFFFFF", "#56B4E9", "#0072B2", "#003355"])
 
 
@@ -243,7 +246,11 @@ def _name_rows(ax: Axes, groups: Sequence[tuple[str, int]], height_in: float) ->
 
 
 def _time_axis(ax: Axes, makespan_s: float) -> None:
+    unit, unit_s = ("seconds", 1) if makespan_s <= _SECONDS_S else ("minutes", 60)
+    if makespan_s > _MINUTES_S:
+        unit, unit_s = "hours", S_PER_HOUR
+    ticks = MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(0, makespan_s / unit_s)
+    ax.set_xticks([unit_s * tick for tick in ticks], [f"{tick:g}" for tick in ticks])
     ax.set_xlim(0, makespan_s)
-    ax.set_xlabel("seconds")
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", " ")))
+    ax.set_xlabel(unit)
     ax.grid(axis="x", color=FAINT)

@@ -24,7 +24,7 @@ from bench.compare.report.plots import (
 from bench.compare.report.text import (
     COMPARE,
     approach_table,
-    gain_sentence,
+    gain_sentences,
     heading,
     host_tables,
     job_table,
@@ -65,7 +65,8 @@ def html_report(result: CompareResult) -> str:
     """The page: for each set a sentence, the pictures (inline SVG), the tables, and the measurement's conditions."""
     colours = colours_of(result)
     parts = ["<h1>The same jobs on the same links, under every approach</h1>"]
-    parts += [f"<p>{html.escape(gain_sentence(one, COMPARE))}</p>" for one in result.sets]
+    sentences = [sentence for one in result.sets for sentence in gain_sentences(one, COMPARE)]
+    parts += [f"<p>{html.escape(sentence)}</p>" for sentence in sentences]
     parts += [_figure(picture) for picture in _gain_pictures(result, colours)]
     for one in result.sets:
         parts += _section(one, colours)

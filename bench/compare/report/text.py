@@ -13,7 +13,7 @@ from rich.table import Table
 
 from bench.compare.results.figures import Figures, Settling
 from bench.compare.results.results import ApproachResult, CompareResult, JobFigures, SetResult
-from bench.compare.results.runs import HostFacts, HostUse
+from bench.compare.results.runs import ISOLATED, HostFacts, HostUse
 
 PREFIX = "mltcp_"
 _NUMBER_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -33,7 +33,8 @@ class Layout:
         approach_columns: of the table of approaches, for a set of jobs.
         job_title: of the table of jobs.
         job_columns: of the table of jobs.
-        pairs: the pairs of approach and base whose gain may be stated.
+        pairs: the pairs of approach and base whose gain is stated.
+        every_pair: state the gain of each pair and when its jobs ran as if alone; else that of the fastest, as such.
         no_pair: the sentence if there are none.
     """
 
@@ -41,6 +42,7 @@ class Layout:
     job_title: str
     job_columns: Sequence[JobColumn]
     pairs: Callable[[SetResult], list[Pair]]
+    every_pair: bool
     no_pair: str
 
 
@@ -67,7 +69,8 @@ def print_report(
     for path in files:
         console.print(f"{'picture' if path.endswith('.png') else 'written'}: {path}", soft_wrap=True)
     for one in result.sets:
-        console.print(gain_sentence(one, layout), soft_wrap=True)
+        for sentence in gain_sentences(one, layout):
+            console.print(sentence, soft_wrap=True)
 
 
 def heading(result: SetResult) -> str:
@@ -165,22 +168,26 @@ def warnings(result: SetResult) -> list[str]:
     ]
 
 
-def gain_sentence(result: SetResult, layout: Layout) -> str:
-    """The best approach of the layout's pairs against its base.
+def gain_sentences(result: SetResult, layout: Layout) -> list[str]:
+    """What the layout's pairs of approach and base have shown, one line each.
 
     A saving is a share of the base's iteration time. Less than half a per cent either way is called no difference; if
-    both were repeated and the ranges of their repeats overlap, the sentence says so.
+    both were repeated and the ranges of their repeats overlap, the sentence says so; as it does if other programs ran.
     """
     pairs = layout.pairs(result)
     if not pairs:
-        return layout.no_pair
-    best, base = min(pairs, key=lambda pair: pair[0].compared)
-    saved = round(100 * (base.compared - best.compared) / base.compared)
-    said = (
-        f"under {best.approach} {_jobs_in_words(best.jobs)} {_how_long(best)}, against {_amount(base)} "
-        f"under {base.approach}: {_gain_in_words(saved)}{_doubt(best, base)}."
-    )
-    return f"{result.name}: {said}" if result.name else said[0].upper() + said[1:]
+        return [layout.no_pair]
+    if layout.every_pair:
+        said = [f"{_gain(*pair)}.{_alone_in_words(*pair)}{_beside_others(result, *pair)}" for pair in pairs]
+    else:
+        fastest, base = min(pairs, key=lambda pair: pair[0].compared)
+        of = (
+            f", the fastest of {_number_in_words(len(pairs))} beside {base.approach},"
+            if len(pairs) > 1
+            else ""
+        )
+        said = [f"{_gain(fastest, base, of)}.{_beside_others(result, fastest, base)}"]
+    return [f"{result.name}: {each}" if result.name else each[0].upper() + each[1:] for each in said]
 
 
 def milliseconds(seconds: float | None) -> str:
@@ -274,14 +281,16 @@ CONTEND = Layout(
     "Jobs (iteration time in seconds)",
     _CONTEND_JOB_COLUMNS,
     _with_base,
-    "No mltcp_ policy was run beside its base control, so there is no gain to state.",
+    every_pair=True,
+    no_pair="No mltcp_ policy was run beside its base control, so there is no gain to state.",
 )
 COMPARE = Layout(
     _compare_columns,
     "Jobs",
     _COMPARE_JOB_COLUMNS,
     _with_first,
-    "Only one policy was run, so there is no gain to state.",
+    every_pair=False,
+    no_pair="Only one policy was run, so there is no gain to state.",
 )
 
 
@@ -310,6 +319,42 @@ def _amount(each: ApproachResult) -> str:
     return f"{each.compared:.2f}{' s' if each.figures.slowdown is None else 'x'}"
 
 
+def _gain(each: ApproachResult, base: ApproachResult, which: str = "") -> str:
+    saved = round(100 * (base.compared - each.compared) / base.compared)
+    return (
+        f"under {each.approach}{which} {_jobs_in_words(each.jobs)} {_how_long(each)}, against {_amount(base)} "
+        f"under {base.approach}: {_gain_in_words(saved)}{_doubt(each, base)}"
+    )
+
+
+def _alone_in_words(each: ApproachResult, base: ApproachResult) -> str:
+    """From which iteration on jobs ran as if alone under either: a base may part jobs too, and MLTCP may not."""
+    if each.figures.slowdown is None or base.figures.slowdown is None:
+        return ""
+    who = "They" if len(each.jobs) > 1 else "It"
+    if each.figures.convergence_iterations is None and base.figures.convergence_iterations is None:
+        return f" {who} ran as if alone under neither."
+    first, second = sorted((each, base), key=lambda one: one.figures.convergence_iterations is None)
+    return f" {who} ran as if alone {_since(first)}, {_since(second)}."
+
+
+def _since(each: ApproachResult) -> str:
+    iterations = each.figures.convergence_iterations
+    if iterations is None:
+        return f"never under {each.approach}"
+    return f"from {'the start' if iterations == 0 else f'iteration {iterations}'} on under {each.approach}"
+
+
+def _beside_others(result: SetResult, each: ApproachResult, base: ApproachResult) -> str:
+    """A sentence if other programs disturbed a run of either, or one that both are compared with."""
+    names = {each.approach, base.approach, ISOLATED}
+    loads = [run.other_load or 0 for run in result.disturbed if run.approach in names]
+    if not loads:
+        return ""
+    highest = f"{100 * max(loads):.0f} % of the processors"
+    return f" Other programs used up to {highest} meanwhile: run it again without them."
+
+
 def _gain_in_words(saved_percent: int) -> str:
     if saved_percent == 0:
         return "no difference"
@@ -335,9 +380,12 @@ def _jobs_in_words(jobs: Sequence[JobFigures]) -> str:
         and len(stems) == 1
         and numbers in (list(range(len(names))), list(range(1, len(names) + 1)))
     ):
-        count = _NUMBER_WORDS[len(names)] if len(names) < len(_NUMBER_WORDS) else str(len(names))
-        return f"{count} {stems.pop()} jobs"
+        return f"{_number_in_words(len(names))} {stems.pop()} jobs"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _number_in_words(number: int) -> str:
+    return _NUMBER_WORDS[number] if number < len(_NUMBER_WORDS) else str(number)
 
 
 def _table(title: str, names: Sequence[str], numbers: Sequence[str]) -> Table:

@@ -26,3 +26,22 @@ def test_any_release_of_a_kernel_is_read(monkeypatch, release, present):
     monkeypatch.setattr(platform, "release", lambda: release)
     finding = probe._kernel()
     assert (finding.present, finding.detail) == (present, release)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            "the kernel rejects cubic.bpf.o: Permission denied (libbpf: prog 'cubic_init': BPF program load failed\n"
+            "2: (85) call cubictcp_init#39345\n"
+            "calling kernel function cubictcp_init is not allowed\n"
+            "processed 3 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_states 0 mark_read 0\n"
+            "-- END PROG LOAD LOG --\n"
+            "libbpf: failed to load object '3a2e7e80-58120')",
+            "calling kernel function cubictcp_init is not allowed",
+        ),
+        ("clang was not found", "clang was not found"),
+    ],
+)
+def test_the_reason_of_a_rejected_program_is_the_verifiers(error, reason):
+    assert probe.reason_of(error) == reason

@@ -15,7 +15,13 @@ from mltcp.core.errors import UsageError
 from placement.cli.main import main
 from placement.experiments.comparison import PolicyComparison, TraceRun
 from placement.experiments.simulation import PARTS
-from placement.plots.comparison import bars_figure, cdf_figure, scaling_figure, utilization_figure
+from placement.plots.comparison import (
+    bars_figure,
+    cdf_figure,
+    scaling_figure,
+    short_names,
+    utilization_figure,
+)
 from placement.plots.lost_time import lost_time_figure
 from placement.plots.style import WIDTH_IN, framed, policy_colours
 from placement.plots.timelines import SHADES, GpuSpan, gantt_figure, links_figure, load, slices
@@ -169,6 +175,32 @@ def test_a_key_has_the_short_names_of_policies_in_files(policies, names):
     assert key_names(policies) == names
 
 
+@pytest.mark.parametrize(
+    ("policies", "names", "common"),
+    [
+        (("lwf-1+ada-srsf@exact", "random+ada-srsf@exact"), ["lwf-1", "random"], ": ...+ada-srsf@exact"),
+        (("lwf-1+srsf-1", "lwf-1+srsf-2"), ["srsf-1", "srsf-2"], ": lwf-1+..."),
+        (("lwf-1+srsf@exact", "lwf-1+ada-srsf@exact"), ["srsf", "ada-srsf"], ": lwf-1+...@exact"),
+        (("lwf-1+ada-srsf", "lwf-1+ada-srsf@exact"), ["ada-srsf", "ada-srsf@exact"], ": lwf-1+..."),
+        (("random", "random+srsf"), ["random", "random+srsf"], ""),
+        (("lwf-1+srsf@exact", "lwf-1+srsf@published"), ["exact", "published"], ": lwf-1+srsf@..."),
+        (("drs",), ["drs"], ""),
+    ],
+)
+def test_a_key_leaves_out_what_all_policies_share(policies, names, common):
+    assert short_names(policies) == (names, common)
+
+
+def test_a_part_that_no_policy_has_is_not_in_the_key():
+    runs = [a_run(POLICIES[0])]
+    runs[0].values["parts_s"]["queue_s"] = 0.0
+    words = {
+        text.get_text() for text in bars_figure(PolicyComparison(POLICIES[0], {POLICIES[0]: runs})).texts
+    }
+    assert "queued" not in words
+    assert "computing" in words
+
+
 def test_a_long_key_is_broken_to_the_width():
     names = [f"a-rather-long-name-{number}" for number in range(9)]
     figure = framed("Title", [(name, "#000000") for name in names], 2.0)
@@ -178,6 +210,23 @@ def test_a_long_key_is_broken_to_the_width():
     assert max(box.y1 for box in (figure.axes[0].get_window_extent(),)) < min(
         boxes[name].y0 for name in names
     )
+
+
+@pytest.mark.parametrize(
+    ("makespan_s", "unit", "ticks"),
+    [
+        (500, "seconds", {"0": 0, "200": 200, "400": 400}),
+        (5000, "minutes", {"0": 0, "40": 2400, "80": 4800}),
+        (118_000, "hours", {"0": 0, "10": 36_000, "30": 108_000}),
+    ],
+)
+def test_long_times_are_in_minutes_or_hours(document, tmp_path, makespan_s, unit, ticks):
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(document | {"makespan_s": makespan_s}))
+    (ax,) = gantt_figure(load(path)).axes
+    assert ax.get_xlabel() == unit
+    found = dict(zip((label.get_text() for label in ax.get_xticklabels()), ax.get_xticks(), strict=True))
+    assert ticks.items() <= found.items()
 
 
 def test_gantt_has_a_row_a_gpu_and_a_colour_a_job(run_file):

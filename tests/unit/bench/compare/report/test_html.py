@@ -9,7 +9,7 @@ import pytest
 
 from bench.compare.report.html import html_report, write_report
 from bench.compare.report.plots import bars_figure, gains, overlap
-from bench.compare.report.text import COMPARE, gain_sentence, print_report
+from bench.compare.report.text import COMPARE, gain_sentences, print_report
 from bench.compare.results.results import compare_result
 from bench.compare.results.runs import ApproachRun, Change, JobRun, LinkExcerpt, Measured, Shift
 from mltcp.core.errors import UsageError
@@ -61,10 +61,10 @@ def test_a_change_has_a_column_of_its_own():
 
 
 def test_the_sentence_names_the_best_and_the_first():
-    assert gain_sentence(result().sets[0], COMPARE) == (
+    assert gain_sentences(result().sets[0], COMPARE) == [
         "snapshot<1>: under cassini two vgg16 jobs ran 1.00x their isolated time, against 1.30x under fair: "
         "23 % less time per iteration."
-    )
+    ]
 
 
 def test_gains_are_over_fair_and_by_score():

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from bench.compare.report.text import CONTEND, gain_sentence, print_report
+from bench.compare.report.text import COMPARE, CONTEND, gain_sentences, print_report
 from bench.compare.results.results import CompareResult
 from tests.unit.bench.compare.results import runs as made
 
@@ -14,8 +14,25 @@ def policy_run(policy, *slowdowns, names=("vgg16-1", "vgg16-2"), iterations=4, r
     return made.policy_run(policy, jobs, 12, 345, 6, 0.78, repeat, **more)
 
 
+def sentences(*runs, layout=CONTEND):
+    return gain_sentences(made.contend_result({}, runs), layout)
+
+
 def sentence(*runs):
-    return gain_sentence(made.contend_result({}, runs), CONTEND)
+    """The sentence on the gain of the one pair, without what follows on when jobs ran as if alone."""
+    (one,) = sentences(*runs)
+    return one.split(". ")[0].removesuffix(".") + "."
+
+
+def alone(base, mine):
+    """What is said of jobs whose slowdowns, iteration by iteration, are these under a base and its MLTCP."""
+    names = ("vgg16-1", "vgg16-2")
+    runs = [
+        made.policy_run(policy, {name: tuple(0.4 * each for each in slowdowns) for name in names})
+        for policy, slowdowns in (("isolated", [1.0] * len(base)), ("reno", base), ("mltcp_reno", mine))
+    ]
+    (one,) = sentences(*runs)
+    return one.split(". ", 1)[1]
 
 
 def printed(*runs):
@@ -35,19 +52,78 @@ def test_gain_is_a_share_of_the_base_time():
     )
 
 
-def test_best_policy_is_compared_with_its_own_base():
-    runs = [policy_run("reno", 1.5, 1.5), policy_run("mltcp_reno", 1.2, 1.2)]
+def test_every_policy_is_compared_with_its_own_base():
+    runs = [policy_run("reno", 1.5, 1.5), policy_run("mltcp_reno", 1.8, 1.8)]
     runs += [policy_run("dctcp", 1.1, 1.1), policy_run("mltcp_dctcp", 1.0, 1.0)]
-    assert "under dctcp: 9 % less" in sentence(ISOLATED, *runs)
+    worse, better = sentences(ISOLATED, *runs)
+    assert "against 1.50x under reno: 20 % more" in worse
+    assert "against 1.10x under dctcp: 9 % less" in better
 
 
-def test_best_policy_without_its_base_is_passed_over():
+def test_a_policy_without_its_base_is_passed_over():
     runs = [
         policy_run("mltcp_dctcp", 1.0, 1.0),
         policy_run("reno", 1.5, 1.5),
         policy_run("mltcp_reno", 1.2, 1.2),
     ]
     assert "under reno: 20 % less" in sentence(ISOLATED, *runs)
+
+
+FAST, SLOW = [1.0], [1.3]
+
+
+@pytest.mark.parametrize(
+    ("base", "mine", "said"),
+    [
+        (SLOW * 40, SLOW * 4 + FAST * 36, "from iteration 4 on under mltcp_reno, never under reno"),
+        (
+            SLOW * 20 + FAST * 20,
+            SLOW * 4 + FAST * 36,
+            "from iteration 4 on under mltcp_reno, from iteration 20",
+        ),
+        (FAST * 40, FAST * 40, "from the start on under mltcp_reno, from the start on under reno"),
+        (SLOW * 9 + FAST * 31, SLOW * 40, "from iteration 9 on under reno, never under mltcp_reno"),
+        (SLOW * 40, SLOW * 40, "under neither"),
+    ],
+    ids=[
+        "mltcp alone parts",
+        "the base parts by itself",
+        "both from the start",
+        "mltcp does not part",
+        "neither",
+    ],
+)
+def test_which_of_both_let_jobs_run_as_if_alone_is_said(base, mine, said):
+    assert alone(base, mine).startswith(f"They ran as if alone {said}")
+
+
+@pytest.mark.parametrize("disturbed", ["isolated", "reno", "mltcp_reno"])
+def test_a_gain_beside_other_programs_is_called_so(disturbed):
+    runs = [
+        policy_run(policy, slowdown, slowdown, other_load=0.794 if policy == disturbed else 0.02)
+        for policy, slowdown in (("isolated", 1.0), ("reno", 0.8), ("mltcp_reno", 0.9))
+    ]
+    (said,) = sentences(*runs)
+    assert said.endswith(
+        "Other programs used up to 79 % of the processors meanwhile: run it again without them."
+    )
+
+
+def test_programs_beside_other_policies_are_not_held_against_a_gain():
+    runs = [
+        policy_run("reno", 1.3, 1.3),
+        policy_run("mltcp_reno", 1.0, 1.0),
+        policy_run("bbr", 1, 1, other_load=0.5),
+    ]
+    assert "Other programs" not in sentences(ISOLATED, *runs)[0]
+
+
+def test_the_fastest_of_several_is_called_so():
+    runs = [policy_run("fair", 1.3, 1.3), policy_run("cassini", 1.0, 1.0), policy_run("mltcp_reno", 1.2, 1.2)]
+    assert sentences(ISOLATED, *runs, layout=COMPARE) == [
+        "Under cassini, the fastest of two beside fair, two vgg16 jobs ran 1.00x their isolated time, "
+        "against 1.30x under fair: 23 % less time per iteration."
+    ]
 
 
 def test_worse_is_called_more_time():
