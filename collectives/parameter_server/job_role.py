@@ -11,15 +11,21 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
 
+from collectives.parameter_server.gradient_service import Progress
+from collectives.parameter_server.server import serve
+from collectives.parameter_server.worker import Worker, join
 from mltcp.core.address import Address, free_port
 from mltcp.core.errors import MltcpError, UsageError, shown
 from mltcp.core.processes import end_with
+from mltcp.core.signals import stop_signals
 
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -27,25 +33,44 @@ _SERVER = "MLTCP_PARAMETER_SERVER"
 """What a rank tells the server that it starts: its number, a space, and the addresses of all servers."""
 
 
-@dataclass(frozen=True)
+_UNEVEN_S = 5.0
+"""How long a server may take to apply its last updates when another one has its own. After a stop they may differ by some
+updates that only one of them had, and then this one ends without its last."""
+
+
 class JobRole:
-    """What a process of a job does.
+    """What a process of a job does: it is a server, or a worker.
 
     Attributes:
-        servers: the addresses of all servers, for `serve` and `join`.
+        servers: the addresses of all servers.
         number: of this server; None: the process is a worker.
     """
 
-    servers: str
-    number: int | None
+    def __init__(self, servers: str, number: int | None) -> None:
+        self.servers, self.number = servers, number
+        self._worker: Worker | None = None
+
+    def serve(self, module: nn.Module, optimizer: Optimizer, **options: Any) -> Progress:
+        """Serve, as `server.serve` with these options."""
+        return serve(self.servers, module, optimizer, number=self.number or 0, **options)
+
+    def join(self, module: nn.Module, **options: Any) -> Worker:
+        """Work, as `worker.join` with these options."""
+        self._worker = join(self.servers, module, **options)
+        return self._worker
+
+    @property
+    def job_ended(self) -> bool:
+        """Whether this worker has stopped because a server has all of its updates."""
+        return self._worker is not None and self._worker.job_ended
 
 
 @contextmanager
 def job_role(servers: int = 1, *, wait_s: float = 60.0) -> Iterator[JobRole]:
     """The role of this process, a rank of a job or a server that a rank has started.
 
-    A rank that leaves the context ends its server, which tells the other workers to stop, writes its last checkpoint,
-    and is waited for.
+    A worker that leaves the context before the job has ended ends its server, which tells the other workers to stop and
+    writes its last checkpoint; in any case its server is waited for.
 
     Args:
         servers: no more than the job has ranks; the same in all ranks, and at every start of an elastic job, whose
@@ -64,19 +89,32 @@ def job_role(servers: int = 1, *, wait_s: float = 60.0) -> Iterator[JobRole]:
         return
     rank = _checked_rank(servers)
     addresses, store = _addresses(rank, servers, timedelta(seconds=wait_s))
-    server = None
+    role, status = JobRole(addresses, None), 0
     if rank < servers:
-        environment = {**os.environ, _SERVER: f"{rank} {addresses}"}
-        server = subprocess.Popen(sys.orig_argv, executable=sys.executable, env=environment)
+        with _server(rank, role) as server:
+            yield role
+        status = server.returncode
+    else:
+        yield role
+    del store  # which the other ranks may have read from this one
+    if status:
+        raise MltcpError(f"server {rank}: ended with status {status}")
+
+
+@contextmanager
+def _server(number: int, role: JobRole) -> Iterator[subprocess.Popen[bytes]]:
+    """The same program as a server; at the end it is waited for."""
+    environment = {**os.environ, _SERVER: f"{number} {role.servers}"}
+    server = subprocess.Popen(sys.orig_argv, executable=sys.executable, env=environment)
     try:
-        yield JobRole(addresses, None)
+        yield server
     finally:
-        if server is not None:
+        with stop_signals(lambda _: server.terminate()):
+            if role.job_ended:
+                with suppress(subprocess.TimeoutExpired):
+                    server.wait(_UNEVEN_S)
             server.terminate()
             server.wait()
-        del store  # which the other ranks may have read from this one
-    if server is not None and server.returncode:
-        raise MltcpError(f"server {rank}: ended with status {server.returncode}")
 
 
 def _checked_rank(servers: int) -> int:

@@ -241,7 +241,12 @@ class Worker:
     @property
     def stopped(self) -> bool:
         """Whether a server has said that the job has ended, or this process was told to end."""
-        return self._leaving.is_set() or any(link.stopped for link in self._links)
+        return self._leaving.is_set() or self.job_ended
+
+    @property
+    def job_ended(self) -> bool:
+        """Whether a server has said that the job has ended."""
+        return any(link.stopped for link in self._links)
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
