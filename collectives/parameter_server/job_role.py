@@ -34,8 +34,10 @@ _SERVER = "MLTCP_PARAMETER_SERVER"
 
 
 _UNEVEN_S = 5.0
-"""How long a server may take to apply its last updates when another one has its own. After a stop they may differ by some
-updates that only one of them had, and then this one ends without its last."""
+"""How long a server may take to apply its last updates when another one has its own.
+
+After a stop they may differ by updates that only one of them had; then this one ends without its last ones.
+"""
 
 
 class JobRole:
