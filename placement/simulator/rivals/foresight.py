@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heapreplace
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -95,16 +95,14 @@ def planned(
     waits_ns = [0.0] * len(jobs)
     heapify(queue)
     while queue:
-        attained_ns, number = queue[0]
+        attained_ns, number = heappop(queue)
         job = jobs[number]
         begins_ns = bursts.first_free_ns(number, ready_ns[number])
-        bursts.take(number, begins_ns)
+        bursts.begins_ns[number].append(begins_ns)
         waits_ns[number] += begins_ns - ready_ns[number]
         ready_ns[number] = begins_ns + bursts.lengths_ns[number] + job.silence_ns
-        over = begins_ns > until_ns or len(bursts.begins_ns[number]) >= job.iterations_left
-        heapreplace(queue, (np.inf if over else attained_ns + job.iteration_ns, number))
-        if queue[0][0] == np.inf:
-            break
+        if begins_ns <= until_ns and len(bursts.begins_ns[number]) < job.iterations_left:
+            heappush(queue, (attained_ns + job.iteration_ns, number))
     names = [job.name for job in jobs]
     firsts = [int(job.sending_ns > 0) for job in jobs]
     sends = [tuple(begins[first:]) for begins, first in zip(bursts.begins_ns, firsts, strict=True)]
@@ -145,10 +143,6 @@ class _Bursts:
         for number, job in enumerate(jobs):
             if job.sending_ns > 0:
                 self.begins_ns[number].append(job.sending_ns - self.lengths_ns[number])
-
-    def take(self, number: int, begins_ns: float) -> None:
-        """Plan a burst of a job."""
-        self.begins_ns[number].append(begins_ns)
 
     def first_free_ns(self, number: int, earliest_ns: float) -> float:
         """The first time at which all links of a job have room for the whole of a burst."""
