@@ -32,7 +32,6 @@ _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _SERVER = "MLTCP_PARAMETER_SERVER"
 """What a rank tells the server that it starts: its number, a space, and the addresses of all servers."""
 
-
 _UNEVEN_S = 5.0
 """How long a server may take to apply its last updates when another one has its own.
 

@@ -88,9 +88,10 @@ def _continue_step(state: ShareState, number: int) -> None:
         _end_step(state, number)
         return
     job = state.jobs[step.job]
-    if job.planned > 0 and step.messages > 0 and may_send(state, step.job) > state.core[0].now:
+    sends_at = may_send(state, step.job) if step.messages > 0 else 0
+    if sends_at > state.core[0].now:
         step.asks = PLANNED
-        put(state.due, len(state.messages) + number, may_send(state, step.job))
+        put(state.due, len(state.messages) + number, sends_at)
         return
     if step.asks == PLANNED:
         step.asks = 0
