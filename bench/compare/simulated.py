@@ -14,12 +14,14 @@ from functools import partial
 from bench.compare.approach import Approach, Policy
 from bench.compare.contest import Contest
 from bench.compare.engine import appended
+from bench.compare.model_traffic import model_traffic
 from bench.compare.provider import Progress, Turns
 from bench.compare.results.journal import Keep
 from bench.compare.results.runs import ApproachRun, JobRun, LinkTotals, Measured
 from bench.lab.bottleneck import VIRTUAL_QUEUE
 from bench.lab.topology import dumbbell
 from bench.workloads.job import TrainingOptions, Work
+from bench.workloads.model_work import ModelWork
 from bench.workloads.phases import PhasedWork, Stretch
 from bench.workloads.profile import HEADER_OVERHEAD, Profile, ring_bytes
 from mltcp.control.aggressiveness import Aggressiveness, Shape
@@ -75,8 +77,8 @@ def check_simulated(contest: Contest) -> None:
             raise UsageError(f"--simulate: policy {approach.name}: expected a congestion control alone")
         simulated_law(approach.policy)
     for name, work in contest.jobs:
-        if not isinstance(work, Profile | PhasedWork | TrainingOptions):
-            raise UsageError(f"--simulate: job {name}: expected a profile, phases or `train`")
+        if not isinstance(work, Profile | PhasedWork | TrainingOptions | ModelWork):
+            raise UsageError(f"--simulate: job {name}: expected a model, a profile, phases or `train`")
     for name, is_there in (
         ("--change", contest.change is not None),
         ("--device cuda", contest.device != "cpu"),
@@ -162,12 +164,13 @@ def _simulated(contest: Contest, approach: Approach, repeat: int, group: Sequenc
     jobs = []
     for index in group:
         name, work = contest.jobs[index]
+        first, ranks = sum(contest.job_ranks[:index]), contest.job_ranks[index]
         start_s = 0.0 if approach.isolated else contest.start_s(repeat, index)
         jobs.append(
             NetworkJob(
                 name,
-                traffic_of(work, contest.link.rate_bps, contest.ranks),
-                tuple(range(index * contest.ranks, (index + 1) * contest.ranks)),
+                traffic_of(work, ranks),
+                tuple(range(first, first + ranks)),
                 law,
                 contest.iterations_of(index),
                 round(start_s * NS_PER_S),
@@ -209,16 +212,17 @@ def _utilization(contest: Contest, group: _Group) -> float:
     start_ns = min(int(course.begins_ns[0]) for course in group.jobs.values())
     end_ns = min(int(course.ends_ns[-1]) for course in group.jobs.values())
     carried = sum(
-        float((course.ends_ns <= end_ns).sum()) * _crossing_bytes(contest.jobs[index][1], contest)
+        float((course.ends_ns <= end_ns).sum()) * _crossing_bytes(contest, index)
         for index, course in group.jobs.items()
     )
     return carried * 8 / contest.link.rate_bps / max(1, end_ns - start_ns) * NS_PER_S
 
 
-def _crossing_bytes(work: Work, contest: Contest) -> float:
-    """What an iteration sends from the left to the right: the message of one rank."""
-    messages = traffic_of(work, contest.link.rate_bps, contest.ranks).messages
-    return sum(each.size_bytes for each in messages if each.source == contest.ranks // 2 - 1)
+def _crossing_bytes(contest: Contest, index: int) -> float:
+    """What an iteration sends from the left to the right."""
+    ranks = contest.job_ranks[index]
+    messages = traffic_of(contest.jobs[index][1], ranks).messages
+    return sum(each.size_bytes for each in messages if each.source < ranks // 2 <= each.target)
 
 
 # -- the bottleneck and the jobs ---------------------------------------------------------------------------------------
@@ -235,15 +239,17 @@ def bottleneck(contest: Contest) -> Network:
         marking = Marking(at, at)
     trunk = NetworkLink("left", "right", link.rate_bps, delay_ns, link.queue_bytes, marking)
     links = [trunk, replace(trunk, source="right", target="left")]
-    hosts = dumbbell(len(contest.jobs), contest.ranks, link).hosts
+    hosts = dumbbell(len(contest.jobs), contest.job_ranks, link).hosts
     for host in hosts:
         for ends in ((host.name, host.switch), (host.switch, host.name)):
             links.append(NetworkLink(*ends, _HOST_SPEED * link.rate_bps, delay_ns))
     return Network(tuple(host.name for host in hosts), tuple(links))
 
 
-def traffic_of(work: Work, rate_bps: float, ranks: int) -> Traffic:
-    """An iteration of a job: all-reduces in a ring of its ranks, with headers, one after the other."""
+def traffic_of(work: Work, ranks: int) -> Traffic:
+    """An iteration of a job, with headers: a model's, or all-reduces in a ring of its ranks, one after the other."""
+    if isinstance(work, ModelWork):
+        return model_traffic(work)
     if isinstance(work, PhasedWork):
         plan = _Iteration(ranks)
         for stretch in work.stretches:

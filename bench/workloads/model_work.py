@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from bench.workloads.profile import builtin_names
 from mltcp.core.errors import UsageError, shown
@@ -114,6 +115,8 @@ class ModelWork:
         scale: 0: the largest of a few at which the model has at most 6 MB of parameters.
         bucket_bytes: of gradients that are reduced at once: 25 MiB at the published size, and less in proportion.
         sent_bytes: that a rank sends in an iteration, about; for what a run is expected to take.
+        gradient_bytes: of the gradients that a rank has in common with its replicas.
+        block_bytes: of them, those of each block, in the order of the forward pass, if the model is not divided.
 
     Raises:
         UsageError: the model cannot be divided like that, or a value is out of range.
@@ -132,6 +135,8 @@ class ModelWork:
     compute_s: float = 0.0
     bucket_bytes: int = 25 << 20
     sent_bytes: int = 0
+    gradient_bytes: int = 0
+    block_bytes: tuple[int, ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -177,7 +182,9 @@ def parse_model(text: str) -> ModelWork:
     rest, _, workers = rest.partition(":")
     model = model.lower()
     values = dict(_pair(model, each) for each in rest.split(",") if each)
-    whole = {key: _whole(values[key], f"job {model}: {key}") for key in _WHOLE if key in values}
+    whole: dict[str, Any] = {
+        key: _whole(values[key], f"job {model}: {key}") for key in _WHOLE if key in values
+    }
     sharded = "fsdp" in whole
     dp = whole.pop("fsdp", whole.get("dp", whole.get("ep", 1)))
     if not any(key in values for key in ("dp", "fsdp", "tp", "pp", "ep")):

@@ -29,17 +29,23 @@ IMAGE = 224
 
 @dataclass(frozen=True)
 class Transformer:
-    """The shape of a transformer."""
+    """The shape of a transformer.
+
+    Attributes:
+        layers, hidden, sequence, vocabulary: its sizes.
+        own_layer_parameters: of a layer; 0: as many as a layer of GPT of this width.
+    """
 
     layers: int
     hidden: int
     sequence: int
     vocabulary: int
+    own_layer_parameters: int = 0
 
     @property
     def layer_parameters(self) -> int:
         """Of attention (a third) and feed-forward (two thirds), without biases."""
-        return 12 * self.hidden**2
+        return self.own_layer_parameters or 12 * self.hidden**2
 
     @property
     def layer_updates(self) -> int:

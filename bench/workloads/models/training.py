@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -267,7 +268,13 @@ def sized(work: ModelWork) -> ModelWork:
         work = replace(work, scale=small[-1] if small else _SCALES[0])
     published, size = _bytes(work, 1.0), _bytes(work, work.scale)
     bucket = max(_VALUE_BYTES, round(_BUCKET_BYTES * size / published))
-    return replace(work, bucket_bytes=bucket, sent_bytes=round(_sent_bytes(work)))
+    return replace(
+        work,
+        bucket_bytes=bucket,
+        sent_bytes=round(_sent_bytes(work)),
+        gradient_bytes=round(_replicated_bytes(work)),
+        block_bytes=_block_bytes(work),
+    )
 
 
 def _bytes(work: ModelWork, scale: float) -> int:
@@ -275,12 +282,36 @@ def _bytes(work: ModelWork, scale: float) -> int:
     return sum(_parameter_bytes(replace(work, scale=scale)).values())
 
 
+def _replicated_bytes(work: ModelWork) -> float:
+    """Of the parameters of a rank that its replicas have too."""
+    return _parameter_bytes(work)[False] / (work.tp * work.pp)
+
+
+@cache
+def _whole_model(work: ModelWork) -> Any:
+    """The model undivided, without memory for its parameters."""
+    with torch.device("meta"):
+        return built(replace(work, dp=1, tp=1, pp=1, ep=1, sharded=False))
+
+
+def _block_bytes(work: ModelWork) -> tuple[int, ...]:
+    """Of the parameters of each block that are trained; those that are the embedding's too belong to none."""
+    model = _whole_model(work)
+    names = Counter(id(each) for _, each in model.named_parameters(remove_duplicate=False))
+    return tuple(
+        sum(
+            each.numel() * _VALUE_BYTES
+            for each in block.parameters()
+            if each.requires_grad and names[id(each)] == 1
+        )
+        for block in model.blocks
+    )
+
+
 @cache
 def _parameter_bytes(work: ModelWork) -> Mapping[bool, int]:
     """Of what every replica has, and of what lies on one rank (True)."""
-    whole = replace(work, dp=1, tp=1, pp=1, ep=1, sharded=False, tune="full")
-    with torch.device("meta"):
-        model = built(replace(whole, tune=work.tune))
+    model = _whole_model(work)
     alone = on_one_rank(model) if work.ep > 1 else []
     sizes = {False: 0, True: 0}
     for name, parameter in model.named_parameters():
@@ -291,8 +322,7 @@ def _parameter_bytes(work: ModelWork) -> Mapping[bool, int]:
 
 def _sent_bytes(work: ModelWork) -> float:
     """What a rank sends in an iteration, about, without headers."""
-    replicated = _parameter_bytes(work)[False] / (work.tp * work.pp)
-    sent = (1.5 if work.sharded else 1.0) * ring_bytes(replicated, work.dp)
+    sent = (1.5 if work.sharded else 1.0) * ring_bytes(_replicated_bytes(work), work.dp)
     if work.model == DLRM:
         return sent + ring_bytes(exchanged_bytes(work.scale, work.batch), work.ep)
     if work.model not in LANGUAGE:

@@ -152,7 +152,7 @@ def described_traffic(model: str, values: Mapping[str, str]) -> Traffic:
     if division.image is not None and (network is None or not network.dense):
         raise UsageError(f"job {model}: image: expected a network for images")
     if name in TRANSFORMERS:
-        return _TransformerTraffic(replace(TRANSFORMERS[name], **shape), division, model).traffic()
+        return transformer_traffic(replace(TRANSFORMERS[name], **shape), division, model)
     if shape or division.workers != division.dp or division.ep > 1 or division.microbatches:
         raise UsageError(f"job {model}: expected data parallelism (dp) only, got {shown(dict(values))}")
     if division.tune == _LORA and not (network and network.updates):
@@ -231,6 +231,15 @@ def _share(rounds: Rounds, parts: int) -> Rounds:
 
 
 # -- transformers ------------------------------------------------------------------------------------------------------
+
+
+def transformer_traffic(shape: Transformer, division: Parallelism, model: str) -> Traffic:
+    """The traffic of a transformer of this shape that is divided like that.
+
+    Raises:
+        UsageError: it cannot be; the message names the model.
+    """
+    return _TransformerTraffic(shape, division, model).traffic()
 
 
 class _TransformerTraffic:

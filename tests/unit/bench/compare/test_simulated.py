@@ -83,16 +83,16 @@ def test_the_bottleneck_is_that_of_the_lab():
 
 def test_an_iteration_of_each_kind_of_work():
     sent = 1_000_000 * HEADER_OVERHEAD
-    (step,) = traffic_of(WORK, 1e9, 2).steps
+    (step,) = traffic_of(WORK, 2).steps
     assert (step.compute_ns, [each.size_bytes for each in step.messages]) == (50_000_000, [sent, sent])
-    (step,) = traffic_of(TrainingOptions(parameters=250_000, compute_s=0.1), 1e9, 4).steps
+    (step,) = traffic_of(TrainingOptions(parameters=250_000, compute_s=0.1), 4).steps
     assert (step.compute_ns, len(step.messages)) == (100_000_000, 4)
     assert step.messages[3].size_bytes == pytest.approx(1.5 * sent)
-    overlapped = traffic_of(Profile("p", 0.01, 0.02, (400, 800)), 1e9, 2).steps
+    overlapped = traffic_of(Profile("p", 0.01, 0.02, (400, 800)), 2).steps
     assert [each.compute_ns for each in overlapped] == [20_000_000, 0, 10_000_000, 0]
     assert [each.after for each in overlapped] == [(), (0,), (0,), (2, 1)]
     work = PhasedWork("p", (Stretch(0.02), Stretch(0.01, (500, 500)), Stretch(0.03)))
-    pieces = traffic_of(work, 1e9, 2).steps
+    pieces = traffic_of(work, 2).steps
     assert [each.compute_ns for each in pieces] == [20_000_000, 0, 5_000_000, 0, 5_000_000, 30_000_000]
     assert [each.after for each in pieces] == [(), (0,), (0,), (2, 1), (2,), (3, 4)]
 
