@@ -14,6 +14,7 @@ from mltcp.ebpf.congestion_controls import (
     allowed,
     require_root,
 )
+from mltcp.ebpf.libbpf import BpfError
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,6 +25,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--allow-users",
         action="store_true",
         help="let every user choose them for their sockets, until mltcp unload",
+    )
+    load.add_argument(
+        "--kernel-log", action="store_true", help="print all that the kernel says of one that it rejects"
     )
     load.set_defaults(execute=execute_load)
     unload = commands.add_parser("unload")
@@ -45,19 +49,21 @@ def execute_load(options: argparse.Namespace) -> int:
     names = options.control or list(MLTCP_CONTROLS)
     controls.check_names(names)
     require_root("loading congestion controls")
-    loaded = [name for name in names if _load(controls, name)]
+    loaded = [name for name in names if _load(controls, name, options.kernel_log)]
     if options.allow_users and loaded:
         controls.allow_users(loaded)
         print(f"every user may choose {', '.join(loaded)}")
     return 0 if loaded == names else 1
 
 
-def _load(controls: Controls, name: str) -> bool:
-    """Load one control and print how that went."""
+def _load(controls: Controls, name: str, kernel_log: bool) -> bool:
+    """Load one control and print how that went, on request with the kernel's log."""
     try:
         before, was_allowed = controls.registration(name), name in allowed()
         fresh = controls.load([name])
     except MltcpError as error:
+        if kernel_log and isinstance(error, BpfError):
+            print(error.detail, file=sys.stderr)
         print(f"mltcp: {name} was not loaded: {error}", file=sys.stderr)
         return False
     print(f"{name}: {_how(before) if fresh else 'was loaded already'}")

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from mltcp.core.errors import MltcpError, NotAvailableError
@@ -72,13 +73,19 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
 
 
 class BpfError(MltcpError):
-    """The kernel or libbpf refused a call; ``reason`` has it in one line, ``detail`` their log."""
+    """The kernel or libbpf refused a call; the message has the line of their log that says why, ``detail`` all."""
 
     def __init__(self, what: str, number: int, detail: str = "") -> None:
         self.reason = f"{what}: {os.strerror(number) if number else 'unknown error'}"
-        super().__init__(self.reason + (f" ({detail})" if detail else ""))
+        super().__init__(self.reason + (f" ({_why(detail)})" if detail else ""))
         self.errno = number
         self.detail = detail
+
+
+def _why(log: str) -> str:
+    """The verifier's reason in what libbpf prints, which is the line before its statistics; else the last line."""
+    lines = log.strip().splitlines() or [log]
+    return next((before for before, line in pairwise(lines) if line.startswith("processed ")), lines[-1])
 
 
 class _MapInfo(ctypes.Structure):
@@ -421,7 +428,7 @@ class BpfObject:
         """Verify and load all programs and maps.
 
         Raises:
-            BpfError: the kernel rejects it; with the end of the verifier's log.
+            BpfError: the kernel rejects it; with the verifier's log.
         """
         _messages.take()
         result = library().bpf_object__load(self._handle)

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 from mltcp.core import capabilities
@@ -172,7 +171,7 @@ def _control(source: str) -> Finding:
         with libbpf.BpfObject.open(control_object(source)) as opened:
             opened.load()
     except MltcpError as error:
-        reason = reason_of(str(error))
+        reason = str(error)
         advice = "see the requirements above, or report this with `uname -r`"
         if "calling kernel function" in reason:
             advice = (
@@ -180,12 +179,6 @@ def _control(source: str) -> Finding:
             )
         return Finding(need, False, reason[:200], advice)
     return Finding(need, True, "verified and loaded, then dropped")
-
-
-def reason_of(error: str) -> str:
-    """The verifier's reason in what libbpf prints, which is the line before its statistics; else the last line."""
-    lines = error.splitlines()
-    return next((before for before, line in pairwise(lines) if line.startswith("processed ")), lines[-1])
 
 
 def _own_dctcp() -> Finding:

@@ -1,10 +1,12 @@
 """Checks of the probe that need no privilege."""
 
+import errno
 import platform
 
 import pytest
 
 from mltcp.ebpf import probe
+from mltcp.ebpf.libbpf import BpfError
 
 
 @pytest.mark.parametrize(
@@ -29,19 +31,21 @@ def test_any_release_of_a_kernel_is_read(monkeypatch, release, present):
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("log", "reason"),
     [
         (
-            "the kernel rejects cubic.bpf.o: Permission denied (libbpf: prog 'cubic_init': BPF program load failed\n"
+            "libbpf: prog 'cubic_init': BPF program load failed\n"
             "2: (85) call cubictcp_init#39345\n"
             "calling kernel function cubictcp_init is not allowed\n"
             "processed 3 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_states 0 mark_read 0\n"
             "-- END PROG LOAD LOG --\n"
-            "libbpf: failed to load object '3a2e7e80-58120')",
-            "calling kernel function cubictcp_init is not allowed",
+            "libbpf: failed to load object '3a2e7e80-58120'",
+            "the kernel rejects cubic.bpf.o: Permission denied (calling kernel function cubictcp_init is not allowed)",
         ),
-        ("clang was not found", "clang was not found"),
+        ("libbpf: no types", "the kernel rejects cubic.bpf.o: Permission denied (libbpf: no types)"),
+        ("", "the kernel rejects cubic.bpf.o: Permission denied"),
     ],
 )
-def test_the_reason_of_a_rejected_program_is_the_verifiers(error, reason):
-    assert probe.reason_of(error) == reason
+def test_the_reason_of_a_rejected_program_is_the_verifiers(log, reason):
+    error = BpfError("the kernel rejects cubic.bpf.o", errno.EACCES, log)
+    assert (str(error), error.detail) == (reason, log)
