@@ -288,14 +288,14 @@ def _aggressiveness(given: Mapping[str, Any], field: str) -> Aggressiveness:
 
 def _constant(name: str) -> Check:
     between = _between(*CONSTANTS[name])
-    if name != "fast_recovery_steps":
+    if name not in ("fast_recovery_steps", "free_steps"):
         return between
 
     def whole(value: Any, field: str) -> int:
-        between(value, field)
-        if not isinstance(value, int):
+        number = between(value, field)
+        if number != int(number):
             raise UsageError(f"{field}: expected a whole number, got {shown(value)}")
-        return value
+        return int(number)
 
     return whole
 
