@@ -29,6 +29,7 @@ from placement.simulator.rates.outcome import Span
 from placement.simulator.rates.run import StartCost
 from placement.traces.deadlines import WORKLOADS, DeadlineJob, DeadlineTrace, DrsMix, read
 
+TRACES = Path(__file__).resolve().parents[4] / "docs" / "traces"
 S = 10**9
 SHAPE = TwoTier(4, 1, 4, oversubscription=Fraction(1))
 SCALE = LabScale(SHAPE, Fraction(400))
@@ -138,7 +139,7 @@ def test_a_run_that_goes_as_predicted_differs_in_nothing(policy):
 @pytest.mark.parametrize("start_s", [0, 1, 3])
 def test_drs_migrates_in_the_trace_for_it_whatever_starts_cost(start_s):
     scale, costs = LabScale(SHAPE, Fraction(300)), MeasuredCosts(StartCost(start_s * S, S // 2, first=True))
-    trace = read(Path("docs/traces/live-migration.csv"), WORKLOADS, DrsMix())
+    trace = read(TRACES / "live-migration.csv", WORKLOADS, DrsMix())
     planned = JobsPlan(scale.trace(trace), ("drs", "norm"), scale, costs)
     assert planned.predicted("drs").migrations >= 2
     assert planned.predicted("norm").migrations == 0
