@@ -70,6 +70,11 @@ class FlatModel:
     Args:
         work: the model by name, and the seed of its initial weights.
 
+    Attributes:
+        module: the model.
+        weights: of all its parameters.
+        gradients: likewise.
+
     Raises:
         UsageError: there is no model of that name.
     """
@@ -79,11 +84,11 @@ class FlatModel:
             raise UsageError(f"model: expected one of {', '.join(MODELS)}, got {work.model!r}")
         build, self._inputs = _MODELS[work.model]
         torch.manual_seed(work.seed)
-        self._work, self._model = work, build(work)
-        count = sum(parameter.numel() for parameter in self._model.parameters())
+        self._work, self.module = work, build(work)
+        count = sum(parameter.numel() for parameter in self.module.parameters())
         self.weights, self.gradients = torch.zeros(count), torch.zeros(count)
         begin = 0
-        for parameter in self._model.parameters():
+        for parameter in self.module.parameters():
             end = begin + parameter.numel()
             self.weights[begin:end] = parameter.detach().flatten()
             parameter.data = self.weights[begin:end].view_as(parameter)
@@ -97,22 +102,22 @@ class FlatModel:
 
     def compute(self, worker: int, step: int) -> float:
         """Compute the gradient of a worker's batch at the present weights; returns the loss."""
-        inputs = self._samples(worker, step)
         self.gradients.zero_()
-        loss = self._loss(inputs)
+        loss = self.loss(worker, step)
         loss.backward()
         return float(loss.item())
+
+    def loss(self, worker: int, step: int) -> Tensor:
+        """The distance from a fixed function of a worker's batch, which the model learns."""
+        inputs = self._samples(worker, step)
+        output: Tensor = self.module(inputs)
+        if self._work.model in _CLASSES:
+            return nn.functional.cross_entropy(output, (inputs @ self._teacher).argmax(dim=1))
+        return nn.functional.mse_loss(output, inputs.mean(dim=1, keepdim=True).mul(4).tanh())
 
     def _samples(self, worker: int, step: int) -> Tensor:
         generator = torch.Generator().manual_seed((self._work.seed << 44) + (worker << 32) + step)
         return torch.randn(self._work.batch, self._inputs, generator=generator)
-
-    def _loss(self, inputs: Tensor) -> Tensor:
-        """The distance from a fixed function of the inputs, which the model learns."""
-        output: Tensor = self._model(inputs)
-        if self._work.model in _CLASSES:
-            return nn.functional.cross_entropy(output, (inputs @ self._teacher).argmax(dim=1))
-        return nn.functional.mse_loss(output, inputs.mean(dim=1, keepdim=True).mul(4).tanh())
 
 
 _PATTERN = 1 << 20
