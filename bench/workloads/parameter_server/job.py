@@ -14,6 +14,7 @@ from mltcp.core.errors import UsageError
 from mltcp.core.quantities import parse_number, parse_size_bytes
 
 ELEMENT_BYTES = 4
+MODELS = ("perceptron", "dense", "conv")
 MOST_WORKERS = 254
 _SHARES_TOLERANCE = 1e-6
 
@@ -56,7 +57,7 @@ class TrainWork:
     """A real torch model, trained by SGD.
 
     Attributes:
-        model: a name of `bench.workloads.parameter_server.work`.
+        model: one of `MODELS`.
         parameters: at most so many, for models of any size.
         batch: samples of a gradient.
         learning_rate: of SGD.
@@ -76,6 +77,8 @@ class TrainWork:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.model not in MODELS:
+            raise UsageError(f"model: expected one of {', '.join(MODELS)}, got {self.model!r}")
         if self.parameters < 100:
             raise UsageError(f"parameters: expected 100 or more, got {self.parameters}")
         if self.batch < 1:

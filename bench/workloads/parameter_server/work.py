@@ -17,7 +17,6 @@ from bench.workloads.kinds import perceptron
 from bench.workloads.parameter_server.job import ELEMENT_BYTES, AsyncWork, ReplayWork, TrainWork
 from collectives.parameter_server.gradient_service import ServedState
 from collectives.parameter_server.served_module import ServedModule, TensorLayout
-from mltcp.core.errors import UsageError
 
 _INPUTS = 16
 _CLASSES = {"dense": 200, "conv": 10}
@@ -61,7 +60,6 @@ _MODELS: dict[str, tuple[Callable[[TrainWork], nn.Module], int]] = {
     "dense": (_dense, 360),
     "conv": (_conv, 784),
 }
-MODELS = tuple(_MODELS)
 
 
 class FlatModel:
@@ -74,14 +72,9 @@ class FlatModel:
         module: the model.
         weights: of all its parameters.
         gradients: likewise.
-
-    Raises:
-        UsageError: there is no model of that name.
     """
 
     def __init__(self, work: TrainWork) -> None:
-        if work.model not in _MODELS:
-            raise UsageError(f"model: expected one of {', '.join(MODELS)}, got {work.model!r}")
         build, self._inputs = _MODELS[work.model]
         torch.manual_seed(work.seed)
         self._work, self.module = work, build(work)
