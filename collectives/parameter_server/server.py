@@ -278,13 +278,16 @@ def _run(
             journal.note("joins" if refusal is None else "refused", worker=introduction.worker, why=refusal)
             if refusal is None:
                 server.admit(introduction.worker, partial(meeting.connect, join))
-        if service.done or service.stopping or (service.others_done and not server.workers):
+        is_behind = service.total is not None and service.others_done and not server.workers
+        if service.done or service.stopping or is_behind:
             computing = service.done and server.workers and not service.stopping
             waits_s = _TIMEOUT_S if computing else _LAST_WORKERS_S
             ends_s = min(ends_s, time.monotonic() + waits_s)
             left = not server.workers and (service.stopping or (service.done and service.applied))
             if left or time.monotonic() >= ends_s:
                 return
+        else:
+            ends_s = math.inf
         time.sleep(_PAUSE_S)
 
 
