@@ -62,10 +62,10 @@ class ControlComparison:
     profile: ServiceTimes
     cells: tuple[AsyncCell, ...]
 
-    def mean_error(self, method: Method) -> float | None:
-        """The mean absolute relative error over two and more workers; None if there are none."""
-        errors = [abs(cell.error(method)) for cell in self.cells if cell.workers > 1]
-        return fmean(errors) if errors else None
+    def errors(self, method: Method) -> dict[str, float] | None:
+        """The least, mean and largest absolute relative error over two and more workers; None if there are none."""
+        found = [abs(cell.error(method)) for cell in self.cells if cell.workers > 1]
+        return {"min": min(found), "mean": fmean(found), "max": max(found)} if found else None
 
 
 def compare(
@@ -137,8 +137,10 @@ def print_report(
     console = Console(highlight=False)
     for each in comparisons:
         console.print(_table(each))
-        errors = ((method, each.mean_error(method)) for method in METHODS)
-        shown = [f"{method} {error:.1%}" for method, error in errors if error is not None]
+        errors = ((method, each.errors(method)) for method in METHODS)
+        shown = [
+            f"{x} {e['mean']:.1%} ({e['min']:.1%} to {e['max']:.1%})" for x, e in errors if e is not None
+        ]
         if shown:
             console.print(f"mean error from two workers on: {', '.join(shown)}\n", soft_wrap=True)
     if packets is not None:
@@ -161,7 +163,7 @@ def document(comparisons: Sequence[ControlComparison]) -> dict[str, Any]:
                 "control": each.control,
                 "profile": asdict(each.profile),
                 "cycle_s": each.profile.cycle_s,
-                "mean_error": {method.value: each.mean_error(method) for method in METHODS},
+                "error": {method.value: each.errors(method) for method in METHODS},
                 "cells": [_cell(cell) for cell in each.cells],
             }
             for each in comparisons

@@ -25,6 +25,7 @@ BENCHMARKS = tuple(
         ("placement-service", "submissions per second, time of a placement, and jobs lost after SIGKILL"),
         ("restart", "cost of restarts of a training with other numbers of ranks, and samples lost"),
         ("parameter-server", "updates lost when workers and parameter servers are killed"),
+        ("updates", "updates a second of parameter servers, beside the benchmark's own workers"),
         ("checkpoint", "time that a training waits for its checkpoints, written at once and meanwhile"),
     )
 )

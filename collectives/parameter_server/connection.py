@@ -22,8 +22,8 @@ from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError, UsageError
 
 
-class ServerLostError(MltcpError):
-    """A server has died or cannot be reached. `server` is its number."""
+class ServerLostError(UsageError):
+    """A server has died, or nobody listens where it was said to be. `server` is its number."""
 
     def __init__(self, server: int, cause: str) -> None:
         super().__init__(f"server {server} is gone: {cause}")

@@ -158,6 +158,7 @@ class GradientService:
     Attributes:
         version: of the weights.
         samples: in the weights.
+        others_done: whether a worker has left because another server has all updates.
         lost: the workers whose connection broke, with the cause.
         errors: other errors of the threads of workers.
     """
@@ -181,6 +182,7 @@ class GradientService:
         self._most_staleness = most_staleness
         self._held: dict[int, int] = {}
         self._handing, self._changed = QueuedLock(), threading.Event()
+        self.others_done = False
         self.lost: dict[int, str] = {}
         self.errors: list[BaseException] = []
 
@@ -252,17 +254,18 @@ class GradientService:
         kind = self._answer(worker, outbox, lambda: (GradientOutcome.NONE, 0))
         while True:
             # Gloo tells the worker that this receive is posted: in one train of packets with the weights.
-            if kind is not MessageKind.STOP:
+            if kind is MessageKind.WEIGHTS:
                 arriving = channel.receive(inbox.tensor)
             channel.send(outbox.tensor).wait(channel.timeout)
-            if kind is MessageKind.STOP:
+            if kind is not MessageKind.WEIGHTS:
                 return
             arriving.wait(channel.timeout)
             received_s = time.monotonic()
             header = inbox.gradient()
-            if header.kind is MessageKind.LEAVE:
+            if header.kind is not MessageKind.GRADIENT:
                 with self._turns:
                     self._steps.pop(worker, None)
+                self.others_done |= header.kind is MessageKind.DONE
                 return
             kind = self._answer(worker, outbox, partial(self._take, worker, inbox, header, received_s))
 
@@ -345,7 +348,9 @@ class GradientService:
             self._changed.set()
 
     def _fill(self, worker: int, outbox: Message, outcome: GradientOutcome, staleness: int) -> MessageKind:
-        kind = MessageKind.STOP if self.stopping or self.done else MessageKind.WEIGHTS
+        kind = MessageKind.STOP if self.stopping else MessageKind.WEIGHTS
+        if self.done:
+            kind = MessageKind.DONE
         if self._most_staleness is not None:
             self._held[worker] = self.version
         self._state.copy_to(outbox.payload, self.version)

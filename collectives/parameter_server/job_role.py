@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -88,18 +88,14 @@ def job_role(servers: int = 1, *, wait_s: float = 60.0) -> Iterator[JobRole]:
         number, _, addresses = told.partition(" ")
         yield JobRole(addresses, int(number))
         return
-    rank = _checked_rank(servers)
-    addresses, store = _addresses(rank, servers, timedelta(seconds=wait_s))
-    role, status = JobRole(addresses, None), 0
-    if rank < servers:
-        with _server(rank, role) as server:
-            yield role
-        status = server.returncode
-    else:
+    rank, ranks = _rank_and_ranks(servers)
+    addresses, store = _addresses(rank, ranks, servers, timedelta(seconds=wait_s))
+    role = JobRole(addresses, None)
+    with _server(rank, role) if rank < servers else nullcontext() as server:
         yield role
     del store  # which the other ranks may have read from this one
-    if status:
-        raise MltcpError(f"server {rank}: ended with status {status}")
+    if server is not None and server.returncode:
+        raise MltcpError(f"server {rank}: ended with status {server.returncode}")
 
 
 @contextmanager
@@ -118,7 +114,7 @@ def _server(number: int, role: JobRole) -> Iterator[subprocess.Popen[bytes]]:
             server.wait()
 
 
-def _checked_rank(servers: int) -> int:
+def _rank_and_ranks(servers: int) -> tuple[int, int]:
     if type(servers) is not int or servers < 1:
         raise UsageError(f"servers: expected 1 or more, got {shown(servers)}")
     missing = [name for name in _NEEDED if name not in os.environ]
@@ -127,13 +123,13 @@ def _checked_rank(servers: int) -> int:
     ranks = int(os.environ["WORLD_SIZE"])
     if ranks < servers:
         raise UsageError(f"servers: expected at most the job's {ranks} ranks, got {servers}")
-    return int(os.environ["RANK"])
+    return int(os.environ["RANK"]), ranks
 
 
-def _addresses(rank: int, servers: int, timeout: timedelta) -> tuple[str, dist.Store]:
+def _addresses(rank: int, ranks: int, servers: int, timeout: timedelta) -> tuple[str, dist.Store]:
     """Where the servers listen, and the store of the job."""
     try:
-        base, _, _ = next(dist.rendezvous("env://", rank, int(os.environ["WORLD_SIZE"]), timeout=timeout))
+        base, _, _ = next(dist.rendezvous("env://", rank, ranks, timeout=timeout))
         run = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"mltcp/parameter-server/{run}", base)
         if rank < servers:

@@ -21,6 +21,8 @@ class MessageKind(IntEnum):
     WEIGHTS = 3
     STOP = 4
     """Weights, and the end of the job for this worker."""
+    DONE = 5
+    """The same, since this server has all updates; from a worker: it leaves, since another server has said so."""
 
 
 class GradientOutcome(IntEnum):
@@ -42,7 +44,7 @@ class GradientHeader:
     """The header of a gradient; times in CLOCK_MONOTONIC nanoseconds of the worker's host.
 
     Attributes:
-        kind: GRADIENT or LEAVE.
+        kind: GRADIENT, LEAVE or DONE.
         step: of the worker, from 0.
         version: of the weights from which it was computed.
         began_ns: the worker had these weights.
@@ -67,7 +69,7 @@ class WeightsHeader:
     """The header of weights.
 
     Attributes:
-        kind: WEIGHTS or STOP.
+        kind: WEIGHTS, STOP or DONE.
         version: of the weights: the updates that are in them.
         outcome: of the gradient that they answer.
         staleness: of that gradient, if it was applied: the updates by others between its weights and it.

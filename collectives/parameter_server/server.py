@@ -37,7 +37,7 @@ from collectives.parameter_server.connection import (
 from collectives.parameter_server.durable_state import ServerCheckpoints
 from collectives.parameter_server.gradient_service import GradientService, OnUpdate, Progress
 from collectives.parameter_server.served_module import ServedModule, served_identity
-from mltcp.core.errors import UsageError, shown
+from mltcp.core.errors import MltcpError, UsageError, shown
 from mltcp.core.signals import stop_signals
 
 MOST_LOG_BYTES = 4 << 30
@@ -193,7 +193,8 @@ def serve(
     Raises:
         UsageError: a value is out of range, or the module cannot be served.
         CheckpointError: what is on disk is damaged, of another model, or cannot be written.
-        MltcpError: nobody can listen at the address, or a gradient could not be applied.
+        MltcpError: nobody can listen at the address, a gradient could not be applied, or another server has all updates
+            and this one has not: it is left without workers, and its checkpoint is written.
     """
     addresses = parse_addresses(servers)
     if updates is not None and (type(updates) is not int or updates < 1):
@@ -237,6 +238,11 @@ def serve(
         )
         server.end()
         journal.note("ended", version=service.version, samples_done=service.samples)
+        if not (service.done or service.stopping):
+            raise MltcpError(
+                f"server {number}: expected {service.total} updates, got {service.version}: another server has all "
+                "of its own, and no worker comes any more"
+            )
         return service.progress
 
 
@@ -260,7 +266,10 @@ def _run(
     wanted: Introduction,
     journal: Journal,
 ) -> None:
-    """Let workers in until the end, and tell those that are there of it."""
+    """Let workers in until the end, and tell those that are there of it.
+
+    It ends, too, if another server has all updates, since that one lets no worker go on.
+    """
     ends_s = math.inf
     while True:
         for join, introduction in meeting.introductions():
@@ -269,12 +278,16 @@ def _run(
             journal.note("joins" if refusal is None else "refused", worker=introduction.worker, why=refusal)
             if refusal is None:
                 server.admit(introduction.worker, partial(meeting.connect, join))
-        if service.done or service.stopping:
+        is_behind = service.total is not None and service.others_done and not server.workers
+        if service.done or service.stopping or is_behind:
             computing = service.done and server.workers and not service.stopping
             waits_s = _TIMEOUT_S if computing else _LAST_WORKERS_S
             ends_s = min(ends_s, time.monotonic() + waits_s)
-            if time.monotonic() >= ends_s or (not server.workers and (service.applied or service.stopping)):
+            left = not server.workers and (service.stopping or (service.done and service.applied))
+            if left or time.monotonic() >= ends_s:
                 return
+        else:
+            ends_s = math.inf
         time.sleep(_PAUSE_S)
 
 

@@ -89,7 +89,12 @@ class ServerLink:
     @property
     def stopped(self) -> bool:
         """Whether the server has said that the job has ended."""
-        return self.answer is not None and self.answer.kind is MessageKind.STOP
+        return self.answer is not None and self.answer.kind is not MessageKind.WEIGHTS
+
+    @property
+    def done(self) -> bool:
+        """Whether it has, and has all updates."""
+        return self.answer is not None and self.answer.kind is MessageKind.DONE
 
     def begin(self, channel: Channel) -> None:
         """Go on with this connection, on which the server sends its weights first.
@@ -128,10 +133,10 @@ class ServerLink:
         self._wait(self._arriving)
         self.answer = self.inbox.weights()
 
-    def leave(self, step: int) -> None:
-        """Tell the server that no gradient follows."""
+    def leave(self, step: int, kind: MessageKind = MessageKind.LEAVE) -> None:
+        """Tell the server that no gradient follows; DONE: because another server has all updates."""
         now_ns = time.monotonic_ns()
-        self.send(GradientHeader(MessageKind.LEAVE, step, -1, now_ns, now_ns, 0, 0, 0.0))
+        self.send(GradientHeader(kind, step, -1, now_ns, now_ns, 0, 0, 0.0))
         self.await_sent()
 
     def _wait(self, work: dist.Work) -> None:
@@ -255,10 +260,11 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self._entered.close()
+        kind = MessageKind.DONE if any(link.done for link in self._links) else MessageKind.LEAVE
         for link in self._links:
             if not link.stopped:
                 with suppress(ServerLostError):
-                    link.leave(self.steps)
+                    link.leave(self.steps, kind)
         self.close()
 
     def leave(self) -> None:

@@ -78,15 +78,17 @@ def fit_sharing(
         servers: as of `Question`.
 
     Raises:
-        UsageError: there is no odd number, or a throughput is not a finite number above 0.
+        UsageError: there is no odd number above 1, or a throughput is not a finite number above 0.
     """
     for workers, rate in measured.items():
         if not (math.isfinite(rate) and rate > 0):
             raise UsageError(f"measured: expected a finite number above 0 for K = {workers}, got {rate}")
     odd = {workers: rate for workers, rate in measured.items() if workers % 2}
     even = {workers: rate for workers, rate in measured.items() if not workers % 2}
-    if not odd:
-        raise UsageError("measured: expected an odd number of workers or more, got none")
+    if max(odd, default=1) == 1:
+        raise UsageError(
+            "measured: expected an odd number of workers above 1, since g does nothing to one, got none"
+        )
 
     def error(rates: Mapping[int, float], sharing: LinkSharing) -> float:
         found = throughputs(service, max(rates), method=Method.HYBRID, servers=servers, sharing=sharing)
@@ -265,7 +267,7 @@ class PaperFigure:
 
 
 def _of_k80(name: str, size_bytes: float, rate_bps: float, worker_s: float, *shares: float) -> PaperPanel:
-    """Of the cloud experiments: 1 to 7 workers with a K80 each; computing times from public benchmarks."""
+    """Of the cloud experiments: 1 to 7 workers with a K80 each; computing times assumed."""
     of_size = ServiceTimes.of_model(size_bytes, 0, rate_bps=rate_bps, flop_per_s=_K80_FLOP_PER_S)
     service = ServiceTimes(worker_s, of_size.uplink_s, of_size.server_s, of_size.downlink_s)
     return PaperPanel(name, service, shares or (1.0,), 7)
@@ -292,7 +294,7 @@ FIGURES = {
         ),
         PaperFigure(
             11,
-            "throughput in the cloud, one server (computing times from public K80 benchmarks, not the paper's)",
+            "throughput in the cloud, one server (computing times assumed, not the paper's)",
             (
                 "InceptionV3: exact good at high load, approximate at low load; the others: approximate",
                 "11b falls because of the method: simulation of the network grows",
@@ -302,7 +304,7 @@ FIGURES = {
         ),
         PaperFigure(
             15,
-            "several parameter servers (computing times from public K80 benchmarks, not the paper's)",
+            "several parameter servers (computing times assumed, not the paper's)",
             (
                 "encouraging with 2 servers except for VGG16; far too high with 3",
                 "the failure with 3 is one server with four times the parameters of the others",

@@ -13,7 +13,7 @@ import numpy as np
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.quantities import BYTES_PER_PARAMETER, NS_PER_HOUR, NS_PER_S
 from placement.model.job import Job
-from placement.model.table_reader import MOST, Columns, Field, Record, Source, fault
+from placement.model.table_reader import MOST, Columns, Field, Record, Source, fault, read_rows
 from placement.model.throughput import Workload
 from placement.traces.job_trace import JobTrace, trained
 from placement.traces.read import CSV, TraceFile
@@ -103,6 +103,9 @@ _DUE = ("alpha", "deadline_s")
 COLUMNS = (*_NEEDED, *_DUE, "gpus")
 """All columns; one of alpha and deadline_s is needed, not both."""
 
+WORKLOAD_COLUMNS = ("workload", "parameters", "batch", "compute_s", "samples", "epochs")
+"""Those of a table of workloads."""
+
 _LONGEST_HEADER = 1000
 
 
@@ -156,6 +159,28 @@ def _table_job(fields: Mapping[str, Field], known: Mapping[str, Workload]) -> De
             f"{shown(given)} is in the past", f"more than its arrival_s, {fields['arrival_s'].text.strip()}"
         )
     return DeadlineJob(name, arrival_ns, workload, deadline_ns, None, gpus)
+
+
+def read_workloads(path: Path) -> tuple[Workload, ...]:
+    """The workloads of a table with the columns of `WORKLOAD_COLUMNS`: compute_s is the time of a step on one GPU.
+
+    Raises:
+        UsageError: "file:line: field: reason; expected what": a value is out of range, a name there twice, or there is
+            no row.
+    """
+    found: dict[str, Workload] = {}
+    for row in read_rows(path, WORKLOAD_COLUMNS):
+        name = row["workload"].word()
+        if name in found:
+            raise row["workload"].error(f"{shown(name)} is there twice", "each workload once")
+        parameters, batch, samples, epochs = (
+            row[each].whole(1) for each in ("parameters", "batch", "samples", "epochs")
+        )
+        compute_ns = row["compute_s"].units(NS_PER_S, "ns", 1)
+        found[name] = Workload(name, parameters, batch, compute_ns, samples, epochs)
+    if not found:
+        raise UsageError(f"{path}: expected a workload or more, got none")
+    return tuple(found.values())
 
 
 def _columns(header: Record) -> Columns:

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.command_line import option
+from bench.workloads.model_work import VISION
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import parse_number, parse_size_bytes
 
 ELEMENT_BYTES = 4
+MODELS = ("perceptron", "dense", "conv", *VISION)
 MOST_WORKERS = 254
 _SHARES_TOLERANCE = 1e-6
 
@@ -56,8 +58,9 @@ class TrainWork:
     """A real torch model, trained by SGD.
 
     Attributes:
-        model: a name of `bench.workloads.parameter_server.work`.
-        parameters: at most so many, for models of any size.
+        model: one of `MODELS`.
+        parameters: of the perceptron, at most.
+        scale: of the width and the images of a network for images, beside the published ones.
         batch: samples of a gradient.
         learning_rate: of SGD.
         momentum: of SGD; with many workers less is needed, since staleness acts as momentum.
@@ -68,6 +71,7 @@ class TrainWork:
 
     model: str = "perceptron"
     parameters: int = 125_000
+    scale: float = 0.1
     batch: int = 16
     learning_rate: float = 0.02
     momentum: float = 0.0
@@ -76,10 +80,15 @@ class TrainWork:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.model not in MODELS:
+            raise UsageError(f"model: expected one of {', '.join(MODELS)}, got {self.model!r}")
         if self.parameters < 100:
             raise UsageError(f"parameters: expected 100 or more, got {self.parameters}")
-        if self.batch < 1:
-            raise UsageError(f"batch: expected 1 or more, got {self.batch}")
+        if not 0 < self.scale <= 1:
+            raise UsageError(f"scale: expected more than 0 up to 1, got {self.scale}")
+        fewest = 2 if self.model in VISION else 1  # batch normalisation of a single value
+        if self.batch < fewest:
+            raise UsageError(f"batch: expected {fewest} or more, got {self.batch}")
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise UsageError(f"learning_rate: expected a finite number above 0, got {self.learning_rate}")
         if not 0 <= self.momentum < 1:
@@ -193,7 +202,8 @@ def add_work(
     option(parser, "--worker-s", worker_s, "S^W, time of a worker", "S")
     option(parser, "--server-s", server_s, "S^S, time of the server", "S")
     option(parser, "--jitter", "0.05", "replay: sleeps are within 1 - J and 1 + J", "J")
-    option(parser, "--model", "perceptron", "train: perceptron, dense or conv")
+    option(parser, "--model", "perceptron", f"train: {', '.join(MODELS)}")
+    option(parser, "--scale", "0.1", "of the width and images of vgg and resnet", "X")
     option(parser, "--parameters", 125_000, "of the perceptron", "N")
     option(parser, "--batch", 16, "train: samples a gradient", "N")
     option(parser, "--learning-rate", "0.02", "train: of SGD", "X")
@@ -212,6 +222,7 @@ def work_of(options: argparse.Namespace) -> AsyncWork:
         return TrainWork(
             model=options.model,
             parameters=options.parameters,
+            scale=parse_number(options.scale, field="--scale"),
             batch=options.batch,
             learning_rate=parse_number(options.learning_rate, field="--learning-rate"),
             momentum=parse_number(options.momentum, field="--momentum"),

@@ -14,28 +14,30 @@ from torch import Tensor, nn
 
 from bench.workloads.job import WrongDataError, sleep_until
 from bench.workloads.kinds import perceptron
+from bench.workloads.model_work import VISION
+from bench.workloads.models.vision import VisionModel
 from bench.workloads.parameter_server.job import ELEMENT_BYTES, AsyncWork, ReplayWork, TrainWork
 from collectives.parameter_server.gradient_service import ServedState
 from collectives.parameter_server.served_module import ServedModule, TensorLayout
-from mltcp.core.errors import UsageError
 
 _INPUTS = 16
-_CLASSES = {"dense": 200, "conv": 10}
+_Built = tuple[nn.Module, int, int]
+"""A model, and the numbers that it takes and gives for a sample."""
 _TEACHER_SEED = 1 << 40
 
 
-def _dense(work: TrainWork) -> nn.Module:
+def _dense(work: TrainWork) -> _Built:
     """The paper's fully connected model, 360-1000-1000-1000-200 (2.6 million parameters)."""
     sizes = (360, 1000, 1000, 1000)
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(sizes[-1], _CLASSES["dense"]))
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], 200)), sizes[0], 200
 
 
-def _conv(work: TrainWork) -> nn.Module:
+def _conv(work: TrainWork) -> _Built:
     """The paper's convolutional model: 784 inputs, 32, 32 and 64 maps of 3 x 3, 256 units, 10 outputs (3.2 million)."""
-    return nn.Sequential(
+    model = nn.Sequential(
         nn.Unflatten(1, (1, 28, 28)),
         nn.Conv2d(1, 32, 3, padding=1),
         nn.ReLU(),
@@ -47,21 +49,29 @@ def _conv(work: TrainWork) -> nn.Module:
         nn.Flatten(),
         nn.Linear(64 * 14 * 14, 256),
         nn.ReLU(),
-        nn.Linear(256, _CLASSES["conv"]),
+        nn.Linear(256, 10),
     )
+    return model, 28 * 28, 10
 
 
-def _perceptron(work: TrainWork) -> nn.Module:
+def _perceptron(work: TrainWork) -> _Built:
     """A perceptron with as many parameters as fit into `parameters`."""
-    return perceptron(work.parameters)
+    return perceptron(work.parameters), _INPUTS, 1
 
 
-_MODELS: dict[str, tuple[Callable[[TrainWork], nn.Module], int]] = {
-    "perceptron": (_perceptron, _INPUTS),
-    "dense": (_dense, 360),
-    "conv": (_conv, 784),
+def _vision(work: TrainWork) -> _Built:
+    """A published network for images, narrower."""
+    network = VisionModel(work.model, work.scale)
+    image = (3, network.side, network.side)
+    return nn.Sequential(nn.Unflatten(1, image), network), math.prod(image), network.classes
+
+
+_BUILDERS: dict[str, Callable[[TrainWork], _Built]] = {
+    "perceptron": _perceptron,
+    "dense": _dense,
+    "conv": _conv,
+    **dict.fromkeys(VISION, _vision),
 }
-MODELS = tuple(_MODELS)
 
 
 class FlatModel:
@@ -70,20 +80,20 @@ class FlatModel:
     Args:
         work: the model by name, and the seed of its initial weights.
 
-    Raises:
-        UsageError: there is no model of that name.
+    Attributes:
+        module: the model.
+        weights: of all its parameters.
+        gradients: likewise.
     """
 
     def __init__(self, work: TrainWork) -> None:
-        if work.model not in _MODELS:
-            raise UsageError(f"model: expected one of {', '.join(MODELS)}, got {work.model!r}")
-        build, self._inputs = _MODELS[work.model]
         torch.manual_seed(work.seed)
-        self._work, self._model = work, build(work)
-        count = sum(parameter.numel() for parameter in self._model.parameters())
+        self._work = work
+        self.module, self._inputs, self._outputs = _BUILDERS[work.model](work)
+        count = sum(parameter.numel() for parameter in self.module.parameters())
         self.weights, self.gradients = torch.zeros(count), torch.zeros(count)
         begin = 0
-        for parameter in self._model.parameters():
+        for parameter in self.module.parameters():
             end = begin + parameter.numel()
             self.weights[begin:end] = parameter.detach().flatten()
             parameter.data = self.weights[begin:end].view_as(parameter)
@@ -91,28 +101,28 @@ class FlatModel:
             begin = end
         self._teacher = torch.randn(
             self._inputs,
-            _CLASSES.get(work.model, 1),
+            self._outputs,
             generator=torch.Generator().manual_seed(_TEACHER_SEED + work.seed),
         )
 
     def compute(self, worker: int, step: int) -> float:
         """Compute the gradient of a worker's batch at the present weights; returns the loss."""
-        inputs = self._samples(worker, step)
         self.gradients.zero_()
-        loss = self._loss(inputs)
+        loss = self.loss(worker, step)
         loss.backward()
         return float(loss.item())
+
+    def loss(self, worker: int, step: int) -> Tensor:
+        """The distance from a fixed function of a worker's batch, which the model learns."""
+        inputs = self._samples(worker, step)
+        output: Tensor = self.module(inputs)
+        if self._outputs > 1:
+            return nn.functional.cross_entropy(output, (inputs @ self._teacher).argmax(dim=1))
+        return nn.functional.mse_loss(output, inputs.mean(dim=1, keepdim=True).mul(4).tanh())
 
     def _samples(self, worker: int, step: int) -> Tensor:
         generator = torch.Generator().manual_seed((self._work.seed << 44) + (worker << 32) + step)
         return torch.randn(self._work.batch, self._inputs, generator=generator)
-
-    def _loss(self, inputs: Tensor) -> Tensor:
-        """The distance from a fixed function of the inputs, which the model learns."""
-        output: Tensor = self._model(inputs)
-        if self._work.model in _CLASSES:
-            return nn.functional.cross_entropy(output, (inputs @ self._teacher).argmax(dim=1))
-        return nn.functional.mse_loss(output, inputs.mean(dim=1, keepdim=True).mul(4).tanh())
 
 
 _PATTERN = 1 << 20

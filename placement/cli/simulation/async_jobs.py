@@ -34,7 +34,10 @@ JOBS = 44_000
 SERVER_NODES = ("free", "charged")
 METHODS = ("hybrid", "exact", "approximate", "approximate-capped")
 
-OPTIONS = ("models", "jobs", "load", "server_node", "throughput", "alpha", "alpha_range", "gamma", "figure")
+OPTIONS = (
+    *("models", "jobs", "load", "servers", "server_node", "throughput", "alpha", "alpha_range", "gamma"),
+    "figure",
+)
 """The options of this workload that another does not have; None where they are not given."""
 
 EXAMPLES = """\
@@ -57,6 +60,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         type=float,
         metavar="X",
         help=f"lambda E[S(1)] / W (default {DEFAULT_LOAD}); of contention, see below",
+    )
+    group.add_argument(
+        "--servers", type=int, metavar="M", help="parameter servers of a job, with 1/M of its parameters each"
     )
     group.add_argument(
         "--server-node",
@@ -144,6 +150,7 @@ def _document(
         "models": options.models or "four",
         "load": workload.settings.load,
         "nodes": workload.settings.nodes,
+        **({} if options.servers is None else {"servers": options.servers}),
         "server_node": options.server_node or SERVER_NODES[0],
         "throughput": options.throughput or METHODS[0],
         "left_out": left_out_document(plan.traces if options.trace is not None else ()),
@@ -159,9 +166,12 @@ def _settings(options: argparse.Namespace) -> ResponseSettings:
     from placement.model.parameter_server import ParameterServer, ServerNode
     from placement.model.queueing import Method  # compiled: slow to import
 
+    servers = 1 if options.servers is None else options.servers
+    node = ServerNode(options.server_node or SERVER_NODES[0])
+    if servers > 1 and node is ServerNode.CHARGED:
+        raise UsageError(f"--servers: expected 1 with --server-node charged, got {servers}")
     model = ParameterServer(
-        method=Method(options.throughput or METHODS[0]),
-        server_node=ServerNode(options.server_node or SERVER_NODES[0]),
+        method=Method(options.throughput or METHODS[0]), server_node=node, servers=servers
     )
     load = DEFAULT_LOAD if options.load is None else options.load
     return ResponseSettings(model, NODES if options.nodes is None else options.nodes, load)

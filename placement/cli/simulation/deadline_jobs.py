@@ -32,10 +32,10 @@ from placement.experiments.comparison import (
 )
 from placement.experiments.console import open_console
 from placement.experiments.deadline_jobs import SWEEPS, DeadlineJobs, Sweep, run_trace
-from placement.model.throughput import BETWEEN_BYTES_PER_S, INSIDE_BYTES_PER_S, RingAllReduce
+from placement.model.throughput import BETWEEN_BYTES_PER_S, INSIDE_BYTES_PER_S, RingAllReduce, Workload
 from placement.policies.schedulers.registry import NAMES
 from placement.simulator.rates.timed_job import GPUS, NODES, RatesSettings
-from placement.traces.deadlines import WORKLOADS, DrsMix, read
+from placement.traces.deadlines import WORKLOAD_COLUMNS, WORKLOADS, DrsMix, read, read_workloads
 from placement.traces.trace import check_gpus, left_out_document, tell_left_out
 
 DEFAULT_POLICIES = "drs,norm,edf,fifo,themis-batch"
@@ -43,7 +43,7 @@ _MOST_S = 10**8
 _DRAWN_AT_A_TIME = 10
 _DRAWN = ("rate", "hours", "fat", "urgent")
 
-OPTIONS = (*_DRAWN, "gpus", "bandwidth", "restart_cost", "figures", "bound")
+OPTIONS = (*_DRAWN, "workloads", "gpus", "bandwidth", "restart_cost", "figures", "bound")
 """The options of this workload that another does not have; None or False where they are not given."""
 
 EXAMPLES = """\
@@ -51,6 +51,7 @@ EXAMPLES = """\
   mltcp-placement jobs --workload drs --seeds 0:10 --policies drs,norm,edf-late-last-node --json
   mltcp-placement jobs --workload drs --seeds 0:100 --policies drs,themis-leases --bandwidth 5e9,3e9 --restart-cost 60
   mltcp-placement jobs --workload drs --trace mine.csv --policies drs,edf-late-last-node
+  mltcp-placement jobs --trace mine.csv --workloads models.csv --policies drs,elastic-mh -o mine
   mltcp-placement jobs --trace cluster_job_log.json --nodes 50 --gpus 8 --urgent 0.2 --policies drs,norm
   mltcp-placement jobs --seeds 0:100 -o results          Figures 7 to 12; may be interrupted, and goes on from there
   mltcp-placement jobs --seeds 0:100 --policies edf-late-last-node,edf-efficient --baseline edf-late-last-node --bound
@@ -71,6 +72,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options of this workload."""
     group = command.add_argument_group("jobs with deadlines (--workload drs)")
     group.add_argument("--rate", type=float, metavar="X", help="jobs an hour (default 4)")
+    group.add_argument(
+        "--workloads",
+        metavar="FILE",
+        help=f"of --trace, in place of the paper's: a table (CSV) with {', '.join(WORKLOAD_COLUMNS)}",
+    )
     group.add_argument("--hours", type=float, metavar="X", help="for which jobs arrive (default 24)")
     group.add_argument("--fat", type=float, metavar="X", help="the share of fat models (default 0.2)")
     group.add_argument("--urgent", type=float, metavar="X", help="the share of urgent jobs (default 0.1)")
@@ -97,7 +103,7 @@ def execute(options: argparse.Namespace) -> int:
     runs = run_plans(plans, parse_processes(options.processes), options.output)
     comparison = plan.result(runs)
     if options.output is not None:
-        _write(options.output, plan, swept, runs)
+        _write(options.output, plan, swept, runs, _workloads_of(options))
     settings = plan.workload.settings
     bounds = [bound_of(trace_of(trace), settings) for trace in plan.traces] if options.bound else []
     if options.json:
@@ -122,16 +128,22 @@ def plan_of(options: argparse.Namespace) -> ComparisonPlan[DeadlineJobs]:
     given = {name: getattr(options, name) for name in _DRAWN if getattr(options, name) is not None}
     mix, workload = DrsMix(**given), DeadlineJobs(settings_of(options))
     if options.trace is None:
+        if options.workloads is not None:
+            raise UsageError(f"--workloads: expected only with --trace, got {shown(options.workloads)}")
         drawn = tuple(Drawn(mix, seed) for seed in parse_seeds(given_or(options.seeds, "0:10")))
         return ComparisonPlan(workload, policies, drawn, baseline, _DRAWN_AT_A_TIME)
     for name in given:
         if name != "urgent":
             raise UsageError(f"--{name}: expected only without --trace, got {given[name]:g}")
-    traces = tuple(read(path, WORKLOADS, mix) for path in options.trace)
+    traces = tuple(read(path, _workloads_of(options), mix) for path in options.trace)
     tell_left_out(TOOL, *traces)
     for trace in traces:
         check_gpus(trace, workload.settings.nodes * workload.settings.gpus)
     return ComparisonPlan(workload, policies, traces, baseline)
+
+
+def _workloads_of(options: argparse.Namespace) -> tuple[Workload, ...]:
+    return WORKLOADS if options.workloads is None else read_workloads(Path(options.workloads))
 
 
 def settings_of(options: argparse.Namespace) -> RatesSettings:
@@ -204,6 +216,7 @@ def _write(
     plan: ComparisonPlan[DeadlineJobs],
     swept: Mapping[Sweep, Sequence[ComparisonPlan[DeadlineJobs]]],
     runs: Mapping[str, TraceRun],
+    workloads: Sequence[Workload],
 ) -> None:
     """Write the documents, and draw the figures of the paper and the jobs on each GPU on the first trace."""
     # matplotlib takes 0.3 s to import: only -o pays for it.
@@ -216,7 +229,7 @@ def _write(
     write_document(folder, "jobs.json", json.dumps(_document(plan, comparison), allow_nan=False))
     write_document(folder, "figures.json", json.dumps(figures, allow_nan=False))
     settings, trace = plan.workload.settings, trace_of(plan.traces[0])
-    write(lambda: whole_jobs.epoch_figure(settings.model, WORKLOADS, settings.gpus), folder / "figure5.svg")
+    write(lambda: whole_jobs.epoch_figure(settings.model, workloads, settings.gpus), folder / "figure5.svg")
     for sweep, comparisons in results.items():
         write(
             lambda sweep=sweep, comparisons=comparisons: whole_jobs.sweep_figure(sweep, comparisons),  # type: ignore[misc]

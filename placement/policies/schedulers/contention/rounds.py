@@ -10,9 +10,6 @@ from placement.policies.schedulers.contention.places import floored, remove_slot
 from placement.policies.schedulers.contention.rule import STOPS_BY_RATIO
 from placement.policies.schedulers.contention.world import ENDED, RoundsWorld
 
-STOP_RATIO = 0.6
-"""Jobs with a ratio up to this are stopped by the stop rule."""
-
 _SLACK = 1 + 1e-12
 
 
@@ -127,7 +124,7 @@ def apply_stop_rule(world: RoundsWorld) -> None:
     """Stop the jobs that contention slows down most, if the rule has it; jobs are exempt after a costly restart."""
     core = world.core[0]
     if core.stops == STOPS_BY_RATIO:
-        stop_contended(world, STOP_RATIO, exempt_rounds(core.restart_s, core.round_s))
+        stop_contended(world, core.stop_ratio, exempt_rounds(core.restart_s, core.round_s))
 
 
 @compiled

@@ -15,7 +15,6 @@ from placement.policies.schedulers.contention.marginal import greedy, reopt
 from placement.policies.schedulers.contention.ordered import decide_at_random, decide_in_order
 from placement.policies.schedulers.contention.places import insert_slot, update_room
 from placement.policies.schedulers.contention.rounds import (
-    STOP_RATIO,
     begin_decision,
     end_decision,
     exempt_rounds,
@@ -205,7 +204,9 @@ class RoundsScheduler:
 
     def stops(self, now_ns: int, jobs: Sequence[JobView]) -> tuple[str, ...]:
         """The running jobs that contention has slowed down too much, in the order in which they were started."""
-        return contended(now_ns, jobs, self.round_ns) if self.rule.stops == STOPS_BY_RATIO else ()
+        if self.rule.stops != STOPS_BY_RATIO:
+            return ()
+        return contended(now_ns, jobs, self.round_ns, self.rule.stop_ratio)
 
     def candidates(
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
@@ -230,14 +231,14 @@ class RoundsScheduler:
         decide(world, trial_of(world))
 
 
-def contended(now_ns: int, jobs: Sequence[JobView], round_ns: int) -> tuple[str, ...]:
-    """The running jobs that the stop rule stops, in the order in which they were started."""
+def contended(now_ns: int, jobs: Sequence[JobView], round_ns: int, most: float) -> tuple[str, ...]:
+    """The running jobs that the stop rule stops, with ratios up to `most`, in the order in which they were started."""
     round_s = round_ns / 1e9
     found = [
         (job.started_ns, position, job.name)
         for position, job in enumerate(jobs)
         if job.gpus
-        and job.ratio <= STOP_RATIO
+        and job.ratio <= most
         and now_ns - job.started_ns > exempt_rounds(job.restart_ns / 1e9, round_s) * round_ns
     ]
     return tuple(name for _, _, name in sorted(found))

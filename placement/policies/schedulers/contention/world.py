@@ -68,6 +68,7 @@ CORE = np.dtype(
         ("stops", "i8"),
         ("head", "?"),  # whether a job that does not fit blocks those behind it
         ("fallback", "?"),
+        ("stop_ratio", "f8"),
         ("hysteresis", "f8"),  # h
         ("choices", "i8"),
         ("seed", "i8"),

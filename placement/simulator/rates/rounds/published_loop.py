@@ -19,12 +19,13 @@ import numpy as np
 
 from mltcp.core.errors import UsageError, shown
 from placement.model.throughput_table import FLOOR, Layout, SensitivityTable
+from placement.policies.schedulers.contention.rule import STOP_RATIO
 from placement.traces.contention import ContentionTrace
 
 POLICIES = ("las", "srtf", "random", "random-fallback")
 """The policies of the loop: two baselines as they are coded, random actions, and these with the greedy fallback."""
 
-ROUND_S, STOP_RATIO = 300, 0.6
+ROUND_S = 300
 _NODES, _GPUS = 4, 8
 _SETS: tuple[tuple[int, ...], ...] = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3), (0, 1, 2, 3))
 _LAYOUTS = {2: (2,), 4: (4, 2), 8: (4, 2)}

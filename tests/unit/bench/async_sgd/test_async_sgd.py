@@ -73,7 +73,8 @@ def test_a_control_is_compared_with_the_predictions_from_its_own_profile():
     for method, predicted in two.predicted.items():
         assert predicted == throughputs(SERVICE, 2, method=method)[1]
     assert two.error(Method.EXACT) == pytest.approx(two.predicted[Method.EXACT] / two.throughput - 1)
-    assert cubic.mean_error(Method.EXACT) == pytest.approx(abs(two.error(Method.EXACT)))
+    error = abs(two.error(Method.EXACT))
+    assert cubic.errors(Method.EXACT) == pytest.approx({"min": error, "mean": error, "max": error})
 
 
 def test_a_control_without_a_profile_has_that_of_the_others_and_a_given_one_is_divided_among_servers():

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,7 @@ from placement.simulator.rates.outcome import Span
 from placement.simulator.rates.run import StartCost
 from placement.traces.deadlines import WORKLOADS, DeadlineJob, DeadlineTrace, DrsMix, read
 
+TRACES = Path(__file__).resolve().parents[4] / "docs" / "traces"
 S = 10**9
 SHAPE = TwoTier(4, 1, 4, oversubscription=Fraction(1))
 SCALE = LabScale(SHAPE, Fraction(400))
@@ -132,6 +134,15 @@ def test_a_run_that_goes_as_predicted_differs_in_nothing(policy):
     assert set(found.differences) == {0.0}
     assert max(found.differences_on_measured_gpus) < 1e-6
     assert policy == "drs" or found.measured.restarts > 0
+
+
+@pytest.mark.parametrize("start_s", [0, 1, 3])
+def test_drs_migrates_in_the_trace_for_it_whatever_starts_cost(start_s):
+    scale, costs = LabScale(SHAPE, Fraction(300)), MeasuredCosts(StartCost(start_s * S, S // 2, first=True))
+    trace = read(TRACES / "live-migration.csv", WORKLOADS, DrsMix())
+    planned = JobsPlan(scale.trace(trace), ("drs", "norm"), scale, costs)
+    assert planned.predicted("drs").migrations >= 2
+    assert planned.predicted("norm").migrations == 0
 
 
 def test_kept_runs_are_reported_and_not_run_again(tmp_path):

@@ -1,16 +1,16 @@
-"""Workers and servers that are killed while they train: a short run of `mltcp-bench cost parameter-server`."""
+"""Short runs of `mltcp-bench cost parameter-server`, whose processes are killed, and of `cost updates`."""
 
 import argparse
 
 import pytest
 
-from bench.cost import parameter_server
+from bench.cost import parameter_server, updates
 from mltcp.core.errors import UsageError
 
 
-def options(*arguments):
+def options(*arguments, benchmark=parameter_server):
     parser = argparse.ArgumentParser()
-    parameter_server.add_arguments(parser)
+    benchmark.add_arguments(parser)
     return parser.parse_args([*map(str, arguments)])
 
 
@@ -36,3 +36,12 @@ def test_bad_values_are_named(arguments, message):
     with pytest.raises(UsageError) as raised:
         next(parameter_server.measure(options(*arguments)))
     assert str(raised.value) == message
+
+
+@pytest.mark.slow
+def test_the_rate_of_updates_stands_beside_that_of_the_benchmark():
+    library, benchmark, share = updates.measure(options("--updates", 20, "--repeat", 1, benchmark=updates))
+    assert (library["case"], benchmark["case"], share["case"]) == ("library", "benchmark", "share")
+    assert share["of_benchmark"] == pytest.approx(library["updates_per_s"] / benchmark["updates_per_s"])
+    with pytest.raises(UsageError, match="--updates: expected 20 to 1000000, got 19"):
+        next(updates.measure(options("--updates", 19, benchmark=updates)))

@@ -174,7 +174,7 @@ def test_a_gradient_that_is_sent_again_is_applied_once():
     ):
         worker.send(step=step)
         assert (worker.receive(), worker.weights.outcome) == (version, outcome)
-    assert worker.weights.kind is MessageKind.STOP
+    assert worker.weights.kind is MessageKind.DONE
     assert (service.done, service.total, service.progress) == (True, 6, Progress(6, 11, {7: 4}))
 
 

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory
+from collectives.elastic.checkpoints.checkpoint_directory import CheckpointDirectory, progress_of
 from collectives.elastic.checkpoints.stored_values import read_values
+from collectives.parameter_server import server
 from collectives.parameter_server.connection import ServerLostError
 from collectives.parameter_server.messages import GradientOutcome
 from collectives.parameter_server.served_module import GradientError
@@ -243,6 +244,38 @@ def test_bad_gradients_and_changed_modules_are_named_and_the_training_goes_on():
         return worker.steps
 
     assert run(serving, working) == ([6], [6])
+
+
+def test_a_server_that_is_behind_when_another_has_all_updates_keeps_its_own_and_ends_with_an_error(
+    tmp_path, monkeypatch
+):
+    def serving(listed, number):
+        monkeypatch.setattr(server, "_LAST_WORKERS_S", 0.1)
+        parts = Parts()
+
+        def begin():
+            updates = (3, 5)[number]
+            return serve(
+                listed, parts.module, parts.optimizer, number=number, updates=updates, checkpoints=tmp_path
+            )
+
+        if number == 0:
+            return begin().version
+        with pytest.raises(
+            MltcpError, match=r"^server 1: expected 5 updates, got 3: another server has all of its own"
+        ):
+            begin()
+        return progress_of(tmp_path / "server-1").samples_done
+
+    def working(listed, _):
+        parts = Parts()
+        with join(listed, parts.module) as worker:
+            for batch in worker.batches(parts.loader()):
+                parts.loss(batch).backward()
+                worker.step(samples=2)
+        return worker.steps
+
+    assert run(serving, working, servers=2) == ([3, 6], [3])
 
 
 def test_a_server_that_is_gone_or_comes_back_without_its_checkpoints_is_named():

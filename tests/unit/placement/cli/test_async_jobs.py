@@ -33,6 +33,17 @@ def test_json_has_the_contract(capsys):
     assert run(capsys, *arguments, "--policies", "srpt,hell+fill,jsq-chunk-20")[1] == out
 
 
+def test_two_servers_take_half_the_time_of_transfers_and_updates(capsys):
+    arguments = ("--seeds", "1:2", "--jobs", "2400", "--load", "0.1", "--json", "--policies", "equi")
+    responses = []
+    for servers in ("1", "2"):
+        status, out, _ = run(capsys, *arguments, "--servers", servers)
+        document = json.loads(out)
+        assert (status, document["servers"]) == (0, int(servers))
+        responses.append(document["policies"][0]["mean_response_h"])
+    assert responses[1] < 0.8 * responses[0]
+
+
 def test_a_trace_of_ones_own(capsys, tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("epochs,arrival_units,model\n90,4,AlexNet\n74.5,0,VGG19\n")
@@ -123,6 +134,11 @@ def test_bad_columns_are_named(assert_refused, header, message):
         (("--load", "0"), "load: expected more than 0 up to 100, got 0"),
         (("--load", "nan"), "load: expected more than 0 up to 100, got nan"),
         (("--nodes", "0"), "nodes: expected 1 to 10000, got 0"),
+        (("--servers", "0"), "servers: expected 1 or more, got 0"),
+        (
+            ("--servers", "2", "--server-node", "charged"),
+            "--servers: expected 1 with --server-node charged, got 2",
+        ),
         (("--jobs", "0"), "jobs: expected 1 to 1000000, got 0"),
         (("--seeds", "3:3"), "--seeds: expected 1 to 100000 seeds, got '3:3'"),
         (("--trace", "nowhere.csv"), "nowhere.csv: No such file"),

@@ -49,6 +49,38 @@ def test_a_trace_of_ones_own(capsys, tmp_path):
     assert trace["makespan_s"] == pytest.approx(1875.5 + 5963.6053125)
 
 
+MODELS = "workload,parameters,batch,compute_s,samples,epochs\n"
+
+
+def test_a_trace_of_ones_own_models(capsys, tmp_path):
+    trace, models = tmp_path / "mine.csv", tmp_path / "models.csv"
+    trace.write_text("job_id,arrival_s,workload,alpha\na,0,Mine,1\n")
+    models.write_text(MODELS + "Mine,1000,8,0.25,800,2\n")
+    arguments = ("--trace", str(trace), "--workloads", str(models), "--policies", "drs", "--json")
+    status, out, err = run(capsys, *arguments, "--nodes", "1", "--gpus", "1")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["policies"][0]["mean_completion_s"] == 200 * 0.25
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("Mine,1,8,0,1,1\n", ":2: compute_s: '0' is too small"),
+        ("Mine,1,8,nan,1,1\n", ":2: compute_s: 'nan' is no number"),
+        ("Mine,1,8,1,1,1\nMine,1,8,1,1,1\n", ":3: workload: 'Mine' is there twice"),
+        ("", ": expected a workload or more, got none"),
+    ],
+)
+def test_a_bad_table_of_models_is_named(capsys, tmp_path, rows, message):
+    trace, models = tmp_path / "mine.csv", tmp_path / "models.csv"
+    trace.write_text("job_id,arrival_s,workload,alpha\na,0,Mine,1\n")
+    models.write_text(MODELS + rows)
+    status, _, err = run(capsys, "--trace", str(trace), "--workloads", str(models))
+    assert (status, f"{models}{message}" in err) == (2, True)
+    status, _, err = run(capsys, "--workloads", str(models))
+    assert (status, "--workloads: expected only with --trace, got '" in err) == (2, True)
+
+
 @pytest.mark.parametrize("name", ["philly_cluster_job_log.json", "pai_job_table.csv"])
 def test_recorded_traces_get_deadlines(capsys, name):
     arguments = ("--trace", str(DATA / name), "--policies", "edf,pollux,lwf-2", "--json")

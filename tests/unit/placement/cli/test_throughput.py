@@ -220,7 +220,13 @@ def test_what_no_g_explains_has_an_error(capsys, profile):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["2=3"], "measured: expected an odd number of workers or more, got none"),
+        *(
+            (
+                [rates],
+                "measured: expected an odd number of workers above 1, since g does nothing to one, got none",
+            )
+            for rates in ("2=3", "1=1.8,2=3")
+        ),
         (["1=0"], "measured: expected a finite number above 0 for K = 1, got 0.0"),
         (["1=1,1=2"], "--measured: expected K=RATE,..., each K once, such as 1=1.8,2=3.6, got '1=1,1=2'"),
         (["x"], "--measured: expected K=RATE,..., each K once, such as 1=1.8,2=3.6, got 'x'"),

@@ -132,6 +132,16 @@ def test_names():
     assert (find_rule("random-ratio-7").seed, find_rule("random-ratio", 3).seed) == (7, 3)
     assert find_rule("fifo") is None
     assert find_rule("fifo-packed-none-3") is None
+    assert [find_rule(f"srsf-first-ratio{number}").stop_ratio for number in ("", "-45", "-100")] == [
+        0.6,
+        0.45,
+        1,
+    ]
+    assert find_rule("greedy-ratio-45") == dataclasses.replace(find_rule("greedy-ratio"), stop_ratio=0.45)
+    with pytest.raises(
+        UsageError, match="srsf-first-ratio-101: expected a ratio of 1 to 100 percent, got 101"
+    ):
+        find_rule("srsf-first-ratio-101")
     assert scheduling_policy("greedy+cassini").name == "greedy+cassini"
     with pytest.raises(UsageError, match="scheduler: expected"):
         NAMES.parse("srsf-worst-none")

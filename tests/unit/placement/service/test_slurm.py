@@ -10,9 +10,10 @@ from bench.soak.slurm_trial import TrialPlan, run_trial
 from placement.client.client import Client, ServiceError
 from placement.engines import slurm as slurm_files
 from placement.engines.slurm.engine import SlurmEngine
+from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb
 from tests.slurm_environment import enter
-from tests.unit.placement.service.serving import eventually, serving
+from tests.unit.placement.service.serving import eventually, profile, serving
 
 pytestmark = [
     pytest.mark.slow,
@@ -39,19 +40,15 @@ def around(slurm, monkeypatch):
     return enter(slurm, monkeypatch)
 
 
-def service(directory):
+def service(directory, *rules):
     servers = tuple(pb.Server(name=name, gpus=2, nic_bps=10**10, switch="leaf") for name in ("n1", "n2"))
-    return serving(directory, servers=servers, engine=SlurmEngine(directory / "logs", look_s=0.1))
+    engine = SlurmEngine(directory / "logs", look_s=0.1)
+    return serving(directory, servers=servers, engine=engine, rules=ServiceRules(*rules))
 
 
 def going_on(directory, **fields):
-    return pb.Job(
-        id="a",
-        gpus=2,
-        iterations=10,
-        command=[sys.executable, "-c", GOES_ON, str(directory)],
-        **fields,
-    )
+    fields = {"id": "a", "gpus": 2, "iterations": 10, **fields}
+    return pb.Job(command=[sys.executable, "-c", GOES_ON, str(directory)], **fields)
 
 
 def where_it_runs(directory):
@@ -81,6 +78,26 @@ def test_a_job_leaves_a_drained_node_and_goes_on_elsewhere(around, tmp_path):
         eventually(lambda: all(each.state == pb.IN_USE for each in client.status().servers))
         (tmp_path / "enough").touch()
         assert eventually(lambda: (job := client.job("a")).state == pb.ENDED and job).reason == "finished"
+
+
+def test_a_scheduler_of_whole_jobs_moves_a_job_to_make_room_for_another(around, tmp_path):
+    def gpus(client, job):
+        return sorted((place.server, slot) for place in client.job(job).places for slot in place.slots)
+
+    with service(tmp_path, "elastic-edf") as address, Client(address) as client:
+        eventually(lambda: all(each.state == pb.IN_USE for each in client.status().servers))
+        fields = {"gpus": 1, "iterations": 10**6, "profile": profile((1000, 0)), "elastic": True}
+        client.submit(going_on(tmp_path, **fields))
+        eventually(lambda: all((tmp_path / f"on-{node}").exists() for node in ("n1", "n2")))
+        everything = gpus(client, "a")
+        assert len(everything) == 4
+        client.submit(going_on(tmp_path, **fields, **{"id": "b"}))
+        eventually(lambda: ": running" in client.job("a").seen and ": running" in client.job("b").seen)
+        assert client.job("a").restarts == 1
+        assert sorted(gpus(client, "a") + gpus(client, "b")) == everything
+        (tmp_path / "enough").touch()
+        for job in "ab":
+            eventually(lambda job=job: client.job(job).state == pb.ENDED)
 
 
 def test_jobs_go_on_without_the_service_and_the_next_one_finds_them(around, tmp_path):

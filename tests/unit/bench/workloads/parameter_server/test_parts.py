@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.workloads.parameter_server.job import AsyncJob, Checkpoints, ReplayWork, TrainWork, slices
+from bench.workloads.parameter_server.job import (
+    MODELS,
+    AsyncJob,
+    Checkpoints,
+    ReplayWork,
+    TrainWork,
+    slices,
+)
 from bench.workloads.parameter_server.log import (
     Update,
     cycle_times,
@@ -17,7 +24,7 @@ from bench.workloads.parameter_server.log import (
     steady,
     throughput,
 )
-from bench.workloads.parameter_server.work import MODELS, FlatModel
+from bench.workloads.parameter_server.work import FlatModel
 from mltcp.core.errors import MltcpError, UsageError
 
 WORK = ReplayWork(4000, 0.1, 0.05)
@@ -108,9 +115,11 @@ def test_the_first_updates_are_dropped_and_short_logs_refused():
         (lambda: ReplayWork(4, 0, 0, 1.0), "jitter: expected 0 <= jitter < 1, got 1.0"),
         (lambda: TrainWork(server_s=-0.1), "server_s: expected a finite time of 0 s or more, got -0.1"),
         (lambda: TrainWork(momentum=1), "momentum: expected 0 <= momentum < 1, got 1"),
+        (lambda: TrainWork(model="vgg16", batch=1), "batch: expected 2 or more, got 1"),
+        (lambda: TrainWork(scale=0), "scale: expected more than 0 up to 1, got 0"),
         (
-            lambda: FlatModel(TrainWork(model="none")),
-            "model: expected one of perceptron, dense, conv, got 'none'",
+            lambda: TrainWork(model="none"),
+            "model: expected one of perceptron, dense, conv, vgg11, vgg16, vgg19, resnet50, wideresnet101, got 'none'",
         ),
         (lambda: Checkpoints(None, 0), "checkpoint_every_s: expected a finite time above 0 s, got 0"),
         (

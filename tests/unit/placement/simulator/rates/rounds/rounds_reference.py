@@ -111,7 +111,7 @@ class PlainRun:
     def exempt_rounds(self):
         return math.ceil(self.restart_s / ROUND_S) + 1 if self.restart_s >= ROUND_S else 0
 
-    def run(self, decide, stops="none"):
+    def run(self, decide, stops="none", stop_ratio=0.6):
         while any(job.state != "ended" for job in self.jobs):
             now_s = self.round * ROUND_S
             for job in self.jobs:
@@ -127,7 +127,9 @@ class PlainRun:
                     job.starts, job.rounds, job.started = job.starts + 1, 0, self.round
             self.pass_round(now_s)
             if stops == "ratio":
-                bad = [job for job in self.running if job.ratio <= 0.6 and job.rounds > self.exempt_rounds]
+                bad = [
+                    job for job in self.running if job.ratio <= stop_ratio and job.rounds > self.exempt_rounds
+                ]
                 for job in sorted(bad, key=lambda each: (each.started, each.id)):
                     self.stop(job)
             self.round += 1

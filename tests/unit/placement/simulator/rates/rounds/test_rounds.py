@@ -39,6 +39,7 @@ SOME = (
     "tiresias-table-ratio",
     "srtf-head-most-nodes-full",
     "srsf-first-ratio",
+    "srsf-first-ratio-80",
     "random-ratio",
     "random-fallback-none",
     "greedy",
@@ -120,15 +121,16 @@ def reference(trace, setup, name):
         for i, job in enumerate(trace.jobs)
     ]
     found = plain.PlainRun(jobs, TABLE, setup.model.combination, restart_s=setup.restart_ns / S)
+    name, _, percent = name.partition("-ratio-")
+    ratio, name = int(percent or 60) / 100, f"{name}-ratio" if percent else name
     stops = "ratio" if name.endswith("ratio") else "none"
     if name.startswith(("greedy", "reopt")):
-        found.run(plain.greedy if name.startswith("greedy") else plain.reopt, stops)
+        found.run(plain.greedy if name.startswith("greedy") else plain.reopt, stops, ratio)
         return found
     order, *rest = name.removesuffix("-none").removesuffix("-ratio").removesuffix("-full").split("-")
     head = rest[0] == "head"
-    found.run(
-        plain.ordered(order, "-".join(rest[head:]), "full" if name.endswith("full") else stops, head), stops
-    )
+    decide = plain.ordered(order, "-".join(rest[head:]), "full" if name.endswith("full") else stops, head)
+    found.run(decide, stops, ratio)
     return found
 
 
