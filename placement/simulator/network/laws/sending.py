@@ -87,19 +87,16 @@ def send_rate(
             advance_delay(law, flow, now, acked, seen, rtt, increase)
         return flow.window * law.packet_bytes / rtt
     _advance_window(law, flow, now, signal, acked, seen, rtt, increase, drawn)
-    return _sent_window(law, flow, now * _SECOND, rtt * _SECOND) * law.packet_bytes / rtt
+    return _sent_window(flow, now * _SECOND) * law.packet_bytes / rtt
 
 
 @compiled
-def _sent_window(law: Record, flow: Record, now: float, rtt: float) -> int:
-    """The packets that the flow may send in a round trip; in a recovery without RACK more at first, then none."""
+def _sent_window(flow: Record, now: float) -> int:
+    """The packets that the flow may send in a round trip: lost ones that wait for a time-out take up the window."""
     if now < flow.blocked_until:
         return 0
     if flow.times_out_at > 0:
         return max(0, flow.cwnd - flow.lost_in_row)
-    if flow.recovers and now < flow.reducing_until and law.rack == 0:
-        is_used_up = now >= flow.reducing_until - rtt * (1 - flow.cwnd / flow.reduced_from)
-        return 0 if is_used_up else flow.reduced_from
     return flow.cwnd
 
 
@@ -127,7 +124,7 @@ def _lose(law: Record, flow: Record, now: float, rtt: float, drawn: float) -> No
     else:
         # In slow start each other packet is lost, and the retransmissions are as far apart.
         in_row = 0 if flow.cwnd < flow.ssthresh else int(flow.row_bytes / law.packet_bytes)
-        flow.recovers, flow.lost_in_row, flow.reduced_from = 1, in_row, flow.cwnd
+        flow.recovers, flow.lost_in_row = 1, in_row
         reduce_window(law, flow)
         flow.reducing_until = now + rtt
     flow.lost_lately = flow.row_bytes = 0.0

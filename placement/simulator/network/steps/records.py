@@ -131,7 +131,7 @@ FLOW = np.dtype(
         *((name, "i8") for name in ("cubic_count", "last_cwnd", "last_jiffy", "alpha", "kept_cwnd")),
         *((name, "f8") for name in ("lost_carry", "k")),
         ("times_out_at", "f8"),  # seconds; 0: no retransmission is lost
-        *((name, "i8") for name in ("recovers", "lost_in_row", "reduced_from")),  # from a loss
+        *((name, "i8") for name in ("recovers", "lost_in_row")),  # from a loss
         ("window", "f8"),  # of the control by delay
         ("next_cut", "i8"),
         ("job", "i8"),
