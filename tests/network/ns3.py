@@ -169,7 +169,7 @@ def step_means(case: DumbbellCase, seed: int) -> list[float]:
         links.append(NetworkLink("right", f"to{k}", 4 * rate_bps, hop_ns))
     hosts = tuple(f"{end}{k}" for k in range(case.jobs) for end in ("from", "to"))
     f = Aggressiveness() if case.f else Aggressiveness(Shape.ONE)
-    constants = {"packet_bytes": float(packet), "idle_restart": 0.0, "rto_us": case.rto_ms * 1e3}
+    constants = {"packet_bytes": float(packet), "idle_restart": 0.0, "rto_us": case.rto_ms * 1e3, "rack": 0.0}
     if case.control == "cubic":
         constants["recent_jiffies"] = 0.0
     law = NetworkLaw(Control[case.control.upper()], f, constants=tuple(constants.items()))

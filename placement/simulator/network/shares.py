@@ -46,7 +46,7 @@ from placement.simulator.network.traffic import NetworkJob, RemainingClass, Rout
 
 EXPONENTS: Mapping[Control, tuple[float, float]] = {
     Control.RENO: (1.0, 1.0),
-    Control.CUBIC: (1.0, 1.0),
+    Control.CUBIC: (1.27, 1.0),
     Control.DCTCP: (1.0, 1.0),
     Control.DCQCN: (0.33, 0.7),
     Control.DELAY: (1.0, 1.0),
@@ -54,7 +54,9 @@ EXPONENTS: Mapping[Control, tuple[float, float]] = {
 }
 """Of F in the weight of a message, on the increase and on the decrease. Those of DCQCN are fitted to packets
 (``python -m tests.network.packets --exponents A``: 0.38 and 0.70; ratios of shares are off by a factor of 1.3, since
-they depend on marks and on the number of flows); those of DELAY are assumed to be those of windows, not measured.
+they depend on marks and on the number of flows). CUBIC's on the increase is that of the step mode (two endless flows,
+without Linux' rule of 32 ms, under which the one with the larger F takes nearly all). Those of DELAY are assumed to be
+those of windows, not measured.
 """
 
 PS = 1000

@@ -50,6 +50,8 @@ _WINDOW = {
     "packet_bytes": 1514.0,  # on the wire
     "rto_us": 200e3,
     "idle_restart": 1.0,  # whether the window shrinks over a pause longer than rto_us, as in Linux
+    "rack": 1.0,  # whether lost retransmissions are found without a time-out, as in Linux; 0: as in ns-3
+    "buffer_bytes": 8388608.0,  # of a socket: so far a flow gets beyond a packet that waits for its time-out
     "increase_limit": 0.0,  # of F on the increase; 0: none
 }
 

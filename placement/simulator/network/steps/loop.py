@@ -35,6 +35,8 @@ _NOTHING = 1e-3
 _RESIDUE = 1.0
 _SMOOTHING = 1 / 16
 _LEAST_RATE = 1e-3
+_IN_A_ROW = 0.25
+"""Of what a flow sends in a step: if more is lost, it is packets that follow each other (a burst into a full queue)."""
 
 
 TO_TIME, TO_STEP, TO_END = range(3)
@@ -138,6 +140,9 @@ def _account(state: StepState, flow: Record, now: int, step_ns: int) -> None:
         law = state.laws[flow.law]
         flow.tail_hop = -1
         flow.lost_in_all += flow.lost
+        flow.lost_lately += flow.lost
+        if flow.lost > _IN_A_ROW * flow.sent:
+            flow.row_bytes += flow.lost
         if flow.head >= 0:
             flow.left += flow.lost
             if flow.loss_at == 0 and draw(flow) < 1 - math.exp(-flow.lost / law.packet_bytes):
@@ -163,7 +168,7 @@ def _offer(state: StepState, flow: Record, number: int, at: int, now: int, step_
     seen = _seen(state, law, flow, number, at, step_ns)
     signal = _signal(law, flow, now, acked, seen)
     cwnd = flow.cwnd
-    rate = send_rate(law, flow, now, signal, acked, seen, rtt)
+    rate = send_rate(law, flow, now, signal, acked, seen, rtt, draw(flow) if signal == LOSS else 0.0)
     if law.base < _DCQCN and flow.cwnd != cwnd:
         # A window sends when acknowledgements come: where its packets fall between those that leave the queue stays
         # until it changes. So they find up to half a packet more or less than an even flow would.
@@ -174,7 +179,9 @@ def _offer(state: StepState, flow: Record, number: int, at: int, now: int, step_
     if flow.began != NEVER:
         span = float(now + step_ns - flow.began)
         flow.began = NEVER
-    offered = min(rate * span, flow.left) if flow.head >= 0 else 0.0
+    if flow.burst > 0:
+        rate = _burst(flow, rate, now, span)
+    offered = min(rate * span, max(0.0, flow.left - flow.held)) if flow.head >= 0 else 0.0
     if flow.left - offered < _NOTHING and rate > 0 and flow.head >= 0:
         offered = flow.left
         if offered > 0:
@@ -184,6 +191,23 @@ def _offer(state: StepState, flow: Record, number: int, at: int, now: int, step_
         offered = 0.0
     flow.sent = offered
     state.links[flow.host_link].arrived += offered
+
+
+@compiled
+def _burst(flow: Record, rate: float, now: int, span: float) -> float:
+    """The rate of a window that a pause has kept: the host's, since no acknowledgement holds its packets back.
+
+    The next packets wait for the acknowledgement of the first. `rate` is that of a window of a round trip.
+    """
+    if flow.sent > 0:
+        flow.burst -= flow.sent
+        if flow.blocked_until < 0:
+            found = max(0.0, flow.wait - flow.sent / flow.narrowest)
+            flow.blocked_until = (flow.last_sent + flow.base_rtt + found) * 1e-9
+        if flow.burst <= 0 or now * 1e-9 >= flow.blocked_until:
+            flow.burst = 0.0
+            return 0.0 if now * 1e-9 < flow.blocked_until else rate
+    return min(flow.line_rate, flow.burst / span)
 
 
 @compiled

@@ -113,6 +113,10 @@ FLOW = np.dtype(
         ("marked_in_all", "f8"),
         ("finished", "i8"),  # sending the message
         ("finds", "f8"),  # by so much longer than it is its packets find a queue
+        ("burst", "f8"),  # of its window, that it sends as fast as its host can
+        ("held", "f8"),  # of `left`: what waits for a time-out
+        ("lost_lately", "f8"),  # bytes, since the last loss that was heard of
+        ("row_bytes", "f8"),  # of them, those lost in a row
         ("random", "u8"),
         ("target_rate", "f8"),
         ("alpha_share", "f8"),
@@ -126,6 +130,8 @@ FLOW = np.dtype(
         *((name, "i8") for name in ("epoch", "last_max", "origin", "ack_count", "tcp_cwnd")),
         *((name, "i8") for name in ("cubic_count", "last_cwnd", "last_jiffy", "alpha", "kept_cwnd")),
         *((name, "f8") for name in ("lost_carry", "k")),
+        ("times_out_at", "f8"),  # seconds; 0: no retransmission is lost
+        *((name, "i8") for name in ("recovers", "lost_in_row")),  # from a loss
         ("window", "f8"),  # of the control by delay
         ("next_cut", "i8"),
         ("job", "i8"),

@@ -87,6 +87,16 @@ def test_under_f_jobs_that_begin_apart_are_those_of_ns3():
         assert abs(np.argmax(here < APART) - np.argmax(there < APART)) <= 2
 
 
+@pytest.mark.parametrize("control", ["reno", "cubic"])
+def test_under_f_a_queue_that_drops_parts_jobs_as_in_ns3(control):
+    case = ns3.DumbbellCase(control, True, marks_at=0, limit=100, rto_ms=5)
+    names = {each.name for each in fields(case)}
+    runs = [run for run in json.loads(ns3.DATA.read_text()) if all(run[n] == getattr(case, n) for n in names)]
+    assert len(runs) >= 3
+    here = [np.mean(ns3.step_means(case, seed)) for seed in range(1, 9)]
+    assert min(here) <= np.mean([run["slowdowns"] for run in runs]) <= max(here)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

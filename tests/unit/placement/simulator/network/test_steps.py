@@ -24,7 +24,7 @@ from placement.simulator.network.routing import RoutingTable
 from placement.simulator.network.simulation import MODES, SimulationSettings, default_step_ns, simulate
 from placement.simulator.network.steps.build import build
 from placement.simulator.network.steps.iterations import FLOW_STEPS, STEPS
-from placement.simulator.network.steps.loop import run
+from placement.simulator.network.steps.loop import TO_TIME, advance, begin_jobs, run
 from placement.simulator.network.steps.lost import attributing, lost_time
 from placement.simulator.network.topologies import network_named
 from placement.simulator.network.topology import CLASSES, ClassQueues, Marking, Network, NetworkLink, Pause
@@ -533,6 +533,40 @@ def test_a_connection_that_goes_on_when_it_has_just_become_idle_sends_each_byte_
     assert state.links["sent"][0] == pytest.approx(400 * 1e5, abs=1)
     computing = sum(step.compute_ns for step in steps)
     assert state.ends - state.begins == pytest.approx(computing + 200 * (80_000 + 20_000), rel=1e-3)
+
+
+def test_a_window_that_a_pause_has_kept_is_sent_as_fast_as_the_host_can() -> None:
+    law = NetworkLaw(Control.RENO, constants=(("idle_restart", 0.0),))
+    links = (
+        NetworkLink("h0", "s", RATE_BPS, 50_000),
+        NetworkLink("s", "r", RATE_BPS / 4, 50_000, 1e6, STEP_MARKS),
+    )
+    job = sender(0, law, 22, 10, 2, 1, RATE_BPS / 4)
+    state = build(Network(("h0", "r"), links), [job], [[(0, 1)]], 1)
+    begin_jobs(state)
+    now = 0
+    while state.ends[0] < 0:
+        now += MS
+        advance(state, 5000, now, TO_TIME)
+    sends_ns, window = int(state.ends[0]) + 22 * MS, state.flows["cwnd"][0] * 1514
+    advance(state, 5000, sends_ns + int(window / RATE_BPS * 8e9), TO_TIME)
+    assert window > 80e3
+    assert state.links["queue"][1] == pytest.approx(0.75 * window, rel=0.05)
+
+
+def test_without_rack_a_burst_into_a_full_queue_waits_for_the_time_out() -> None:
+    def longest_ms(rack: float) -> float:
+        constants = (("idle_restart", 0.0), ("rack", rack), ("rto_us", 200e3))
+        law = NetworkLaw(Control.RENO, constants=constants)
+        jobs = [sender(0, law, start_ns=0), sender(1, law, start_ns=3 * MS)]
+        links = [NetworkLink(f"h{i}", "s", 4 * RATE_BPS, 10_000) for i in range(2)]
+        links.append(NetworkLink("s", "r", RATE_BPS, 10_000, 150e3))
+        outcome = together(Network(("h0", "h1", "r"), tuple(links)), jobs)
+        assert outcome.links[2].dropped_bytes > 0
+        return max(max(job.slowdowns) for job in outcome.jobs) * 38.6
+
+    assert longest_ms(1.0) < 100
+    assert longest_ms(0.0) > 200
 
 
 @pytest.mark.parametrize("number", [1, 3, 5])
