@@ -52,7 +52,7 @@ def begin_sending(law: Record, flow: Record, now: int, is_new_iteration: bool) -
             flow.epoch = min(int(now * _SECOND * 250), flow.epoch + int(idle * 250))
         if law.idle_restart > 0 and idle > rto and law.base != _DELAY:
             restart(flow, idle, rto)
-        if law.base < _DCQCN and idle > flow.base_rtt * _SECOND and flow.queue <= 0:
+        elif law.base < _DCQCN and idle > flow.base_rtt * _SECOND and flow.queue <= 0:
             flow.burst, flow.blocked_until = flow.cwnd * law.packet_bytes, NEVER
             flow.times_out_at = flow.held = 0.0
 
