@@ -66,12 +66,17 @@ class StepPolicy(torch.nn.Module):
         allowed = rows[..., :3].sum(-1) > 0
         # As `Episodes.masks`: the cluster is never left idle while a job could run.
         idle = (rows[:, 0, _RUNNING] == 0) & allowed[:, 1]
-        hidden = torch.relu(self.second(torch.relu(self.first(rows)))) * allowed[..., None]
-        pooled = hidden.max(dim=1).values
-        both = torch.cat([hidden, pooled[:, None].expand_as(hidden)], -1)
-        logits = self.fourth(torch.relu(self.third(both))).squeeze(-1)
-        allowed = torch.cat([(allowed[:, 0] & ~idle)[:, None], allowed[:, 1:]], 1)
-        logits = torch.where(allowed, logits, torch.full_like(logits, _NEVER))
+        # Most rows are not there, and are not computed; nor is the half of the third layer that all rows share.
+        hidden = torch.relu(self.second(torch.relu(self.first(rows[allowed]))))
+        spread = torch.zeros(*allowed.shape, hidden.shape[-1])
+        spread[allowed] = hidden
+        pooled = spread.max(dim=1).values
+        own, of_all = self.third.weight.tensor_split(2, dim=1)
+        shared = pooled @ of_all.T + self.third.bias
+        both = torch.relu(hidden @ own.T + shared[allowed.nonzero()[:, 0]])
+        logits = torch.full(allowed.shape, _NEVER)
+        logits[allowed] = self.fourth(both).squeeze(-1)
+        logits = torch.cat([torch.where(idle, _NEVER, logits[:, 0])[:, None], logits[:, 1:]], 1)
         value = -torch.nn.functional.softplus(self.value(pooled.detach()).squeeze(-1) + 1.0)
         return torch.log_softmax(logits, -1), value
 
