@@ -105,7 +105,7 @@ def _add_learn(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         dest="start",
         type=Path,
         metavar="FILE",
-        help="a policy.npz to go on from by imitation in one part, in smaller steps (default: a new network)",
+        help="a policy.npz to go on from, half way to what is learned in one part (default: a new network)",
     )
     command.add_argument("--tensorboard", type=Path, metavar="DIR", help="for a log of the training")
     command.add_argument("--json", action="store_true", help="what was trained, as one JSON document")

@@ -102,6 +102,17 @@ class StepPolicy(torch.nn.Module):
                 part.weight.copy_(torch.as_tensor(weights).T)
                 part.bias.copy_(torch.as_tensor(bias))
 
+    def mix(self, layers: Layers) -> None:
+        """Take the mean of these layers and its own (Wortsman et al., CVPR 2022): less is forgotten."""
+        own = self.layers()
+        half = np.float32(0.5)
+        self.set_layers(
+            tuple(
+                (half * (one[0] + other[0]), half * (one[1] + other[1]))
+                for one, other in zip(layers, own, strict=True)
+            )
+        )
+
     @property
     def _linear(self) -> tuple[torch.nn.Linear, ...]:
         return self.first, self.second, self.third, self.fourth
@@ -126,8 +137,8 @@ def train(
         tensorboard: a folder for its log; None for none.
         guide: a policy that decides in the simulations that are imitated (expert iteration: Anthony, Tian and Barber,
             NIPS 2017); None for the rule.
-        start: a policy to go on from: it plays in the first part, too, and is changed by small steps; None for a new
-            network.
+        start: a policy to go on from: it plays in the first part, too, is changed by small steps, and what comes of the
+            imitation is the mean of both; None for a new network.
 
     Raises:
         UsageError: the folder has a training with other settings, a log is asked for without the package, the guide or
@@ -262,6 +273,8 @@ def imitate(
         passes = settings.passes if part == settings.parts - 1 else max(1, settings.passes // 3)
         rate, chance = _RATE if start is None else _RATE_FROM, np.random.default_rng([settings.seed, part])
         _learn(policy, lessons, settings.batch, passes, rate, chance, tell)
+        if start is not None and part == settings.parts - 1:
+            policy.mix(start.layers)
         save()
         kept.note(parts=part + 1)
 
