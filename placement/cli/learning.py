@@ -51,6 +51,7 @@ examples:
   mltcp-placement learn -o policy --trace philly-traces/cluster_job_log --loads 0.5:0.9
   mltcp-placement learn -o policy --stops --restart-cost 30
   mltcp-placement learn -o better --guide policy/policy.npz        imitates simulations in which this policy decides
+  mltcp-placement learn -o more --from policy/policy.npz --nodes 8 goes on from this policy
 
 The policy starts jobs that slow each other down (see mltcp-placement jobs --workload contention --help), one start a
 step, on clusters of any size. It first imitates what simulations say of each step, and may then go on by proximal
@@ -99,6 +100,13 @@ def _add_learn(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="FILE",
         help="a policy.npz that decides in the simulations that are imitated (default: the rule greedy)",
     )
+    command.add_argument(
+        "--from",
+        dest="start",
+        type=Path,
+        metavar="FILE",
+        help="a policy.npz to go on from, half way to what is learned in one part (default: a new network)",
+    )
     command.add_argument("--tensorboard", type=Path, metavar="DIR", help="for a log of the training")
     command.add_argument("--json", action="store_true", help="what was trained, as one JSON document")
 
@@ -109,6 +117,8 @@ def learn(options: argparse.Namespace) -> int:
 
     worlds = parse_worlds(options, options.stops, options.at_once)
     settings = TrainingSettings(seed=options.seed, imitated=options.imitate, steps=options.steps)
+    if options.start is not None:
+        settings = replace(settings, parts=1)
     if not (options.imitate or options.steps):
         raise UsageError("--imitate and --steps: expected one of them above 0, got 0 and 0")
     with progress_bar(1000) as bar:
@@ -117,8 +127,8 @@ def learn(options: argparse.Namespace) -> int:
             text = what if score is None else f"{what}: {score:.3f} of the imitator"
             bar.remaining(text, 1000 - 1000 * done // most)
 
-        guide = None if options.guide is None else Checkpoint.load(options.guide)
-        checkpoint = train(worlds, settings, options.output, tell, options.tensorboard, guide)
+        guide, start = (each and Checkpoint.load(each) for each in (options.guide, options.start))
+        checkpoint = train(worlds, settings, options.output, tell, options.tensorboard, guide, start)
     told = dict(checkpoint.header.training)
     if options.json:
         print(json.dumps({"schema": 1, "policy": str(options.output / "policy.npz"), **told}))

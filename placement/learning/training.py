@@ -66,21 +66,56 @@ class StepPolicy(torch.nn.Module):
         allowed = rows[..., :3].sum(-1) > 0
         # As `Episodes.masks`: the cluster is never left idle while a job could run.
         idle = (rows[:, 0, _RUNNING] == 0) & allowed[:, 1]
-        hidden = torch.relu(self.second(torch.relu(self.first(rows)))) * allowed[..., None]
-        pooled = hidden.max(dim=1).values
-        both = torch.cat([hidden, pooled[:, None].expand_as(hidden)], -1)
-        logits = self.fourth(torch.relu(self.third(both))).squeeze(-1)
-        allowed = torch.cat([(allowed[:, 0] & ~idle)[:, None], allowed[:, 1:]], 1)
-        logits = torch.where(allowed, logits, torch.full_like(logits, _NEVER))
+        # Most rows are not there, and are not computed; nor is the half of the third layer that all rows share.
+        hidden = torch.relu(self.second(torch.relu(self.first(rows[allowed]))))
+        spread = torch.zeros(*allowed.shape, hidden.shape[-1])
+        spread[allowed] = hidden
+        pooled = spread.max(dim=1).values
+        own, of_all = self.third.weight.tensor_split(2, dim=1)
+        shared = pooled @ of_all.T + self.third.bias
+        both = torch.relu(hidden @ own.T + shared[allowed.nonzero()[:, 0]])
+        logits = torch.full(allowed.shape, _NEVER)
+        logits[allowed] = self.fourth(both).squeeze(-1)
+        logits = torch.cat([torch.where(idle, _NEVER, logits[:, 0])[:, None], logits[:, 1:]], 1)
         value = -torch.nn.functional.softplus(self.value(pooled.detach()).squeeze(-1) + 1.0)
         return torch.log_softmax(logits, -1), value
 
     def layers(self) -> Layers:
         """What a checkpoint keeps."""
-        linear = (self.first, self.second, self.third, self.fourth)
         return tuple(
-            (part.weight.detach().numpy().T.copy(), part.bias.detach().numpy().copy()) for part in linear
+            (part.weight.detach().numpy().T.copy(), part.bias.detach().numpy().copy())
+            for part in self._linear
         )
+
+    def set_layers(self, layers: Layers) -> None:
+        """Take over what a checkpoint has kept.
+
+        Raises:
+            UsageError: its layers have another width.
+        """
+        for part, (weights, bias) in zip(self._linear, layers, strict=True):
+            if part.weight.T.shape != weights.shape:
+                raise UsageError(
+                    f"--from: expected layers of {tuple(part.weight.T.shape)}, got {weights.shape}"
+                )
+            with torch.no_grad():
+                part.weight.copy_(torch.as_tensor(weights).T)
+                part.bias.copy_(torch.as_tensor(bias))
+
+    def mix(self, layers: Layers) -> None:
+        """Take the mean of these layers and its own (Wortsman et al., CVPR 2022): less is forgotten."""
+        own = self.layers()
+        half = np.float32(0.5)
+        self.set_layers(
+            tuple(
+                (half * (one[0] + other[0]), half * (one[1] + other[1]))
+                for one, other in zip(layers, own, strict=True)
+            )
+        )
+
+    @property
+    def _linear(self) -> tuple[torch.nn.Linear, ...]:
+        return self.first, self.second, self.third, self.fourth
 
 
 def train(
@@ -90,6 +125,7 @@ def train(
     tell: Tell = lambda what, done, most, score: None,
     tensorboard: Path | None = None,
     guide: Checkpoint | None = None,
+    start: Checkpoint | None = None,
 ) -> Checkpoint:
     """Train a policy, or go on with a training that was interrupted.
 
@@ -101,20 +137,26 @@ def train(
         tensorboard: a folder for its log; None for none.
         guide: a policy that decides in the simulations that are imitated (expert iteration: Anthony, Tian and Barber,
             NIPS 2017); None for the rule.
+        start: a policy to go on from: it plays in the first part, too, is changed by small steps, and what comes of the
+            imitation is the mean of both; None for a new network.
 
     Raises:
-        UsageError: the folder has a training with other settings, a log is asked for without the package, or the guide
-            may stop jobs and the policy not, or the other way round.
+        UsageError: the folder has a training with other settings, a log is asked for without the package, the guide or
+            the start may stop jobs and the policy not, or the other way round, or the start has another width.
         MltcpError: the training diverges; what was kept before stays.
     """
     torch.set_num_threads(1)
     torch.manual_seed(settings.seed)
-    if guide is not None:
-        check_fits(guide, worlds[0])
-    described = _description(worlds, settings) | {"guide": guide.digest if guide else None}
+    for each in (guide, start):
+        if each is not None:
+            check_fits(each, worlds[0])
+    digests = {name: each and each.digest for name, each in (("guide", guide), ("from", start))}
+    described = _description(worlds, settings) | digests
     kept = TrainingFolder(folder, described)
     log = _log(tensorboard)
     policy = StepPolicy(settings.hidden)
+    if start is not None:
+        policy.set_layers(start.layers)
 
     def save() -> None:
         kept.write(_MODEL, lambda path: torch.save(policy.state_dict(), path))
@@ -123,7 +165,7 @@ def train(
     if kept.parts or kept.steps:
         policy.load_state_dict(torch.load(folder / _MODEL, weights_only=True))
     if settings.imitated:
-        imitate(policy, worlds, settings, kept, save, tell, guide)
+        imitate(policy, worlds, settings, kept, save, tell, guide, start)
     imitation_s, told = kept.seconds, {}
     if kept.steps < settings.steps:
         told = improve(policy, worlds, settings, kept, save, tell, log)
@@ -188,7 +230,7 @@ def _description(worlds: Sequence[EpisodeSettings], settings: TrainingSettings) 
 # parts together (DAgger: Ross, Gordon, Bagnell, AISTATS 2011).
 
 
-_RATE = 2e-3
+_RATE, _RATE_FROM = 2e-3, 5e-4
 
 
 def imitate(
@@ -199,6 +241,7 @@ def imitate(
     save: Callable[[], None],
     tell: Tell,
     guide: Checkpoint | None = None,
+    start: Checkpoint | None = None,
 ) -> None:
     """Teach a policy which steps cost little.
 
@@ -210,6 +253,7 @@ def imitate(
         save: the policy, to go on from.
         tell: is told how far it is.
         guide: of the simulations; None for the rule.
+        start: what the policy was before; None for a new network.
     """
     if kept.parts >= settings.parts:
         return
@@ -218,7 +262,7 @@ def imitate(
     for part, runs in enumerate(np.array_split(np.arange(settings.imitated), settings.parts)):
         if part < kept.parts:
             continue
-        player = None if part == 0 else checkpoint_of(policy, worlds, {})
+        player = start if part == 0 else checkpoint_of(policy, worlds, {})
         found = [
             watch(each, first_seed + int(some[0]), len(some), player, tell, guide)
             for each, some in zip(worlds, np.array_split(runs, len(worlds)), strict=True)
@@ -227,7 +271,10 @@ def imitate(
         lessons.append(Lessons(*(np.concatenate(parts) for parts in zip(*found, strict=True))))
         kept.write_lessons(part, lessons[-1])
         passes = settings.passes if part == settings.parts - 1 else max(1, settings.passes // 3)
-        _learn(policy, lessons, settings.batch, passes, np.random.default_rng([settings.seed, part]), tell)
+        rate, chance = _RATE if start is None else _RATE_FROM, np.random.default_rng([settings.seed, part])
+        _learn(policy, lessons, settings.batch, passes, rate, chance, tell)
+        if start is not None and part == settings.parts - 1:
+            policy.mix(start.layers)
         save()
         kept.note(parts=part + 1)
 
@@ -237,16 +284,17 @@ def _learn(
     lessons: Sequence[Lessons],
     size: int,
     passes: int,
+    highest: float,
     chance: np.random.Generator,
     tell: Tell,
 ) -> None:
     """Cross-entropy to the targets; the rate falls to 0 along a cosine."""
-    optimizer = torch.optim.Adam(policy.parameters(), lr=_RATE)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=highest)
     for done in range(passes):
         batches = _batches(lessons, size, chance)
         for number, (each, rows) in enumerate(batches):
             share = (done + number / len(batches)) / passes
-            optimizer.param_groups[0]["lr"] = _RATE * (1 + math.cos(math.pi * share)) / 2
+            optimizer.param_groups[0]["lr"] = highest * (1 + math.cos(math.pi * share)) / 2
             seen, targets = (torch.as_tensor(values[rows].astype(np.float32)) for values in each)
             loss = -(targets * policy(seen)[0]).sum(-1).mean()
             _update(policy, optimizer, loss)

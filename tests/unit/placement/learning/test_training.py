@@ -93,6 +93,21 @@ def test_a_training_that_was_interrupted_goes_on_and_ends_alike(tmp_path):
         train([runs], replace(settings, seed=1), tmp_path / "cut")
 
 
+def test_a_policy_goes_on_from_another_in_small_steps(tmp_path):
+    settings = TrainingSettings(imitated=6, parts=1, passes=3, batch=64, hidden=16)
+    runs, start = replace(RUNS, jobs=12), drawn(RUNS, hidden=16)
+    more = train([runs], settings, tmp_path / "more", start=start)
+    new = train([runs], settings, tmp_path / "new")
+    assert (more.header.training["from"], new.header.training["from"]) == (start.digest, None)
+
+    def apart(one, other):
+        return max(np.abs(a[0] - b[0]).max() for a, b in zip(one.layers, other.layers, strict=True))
+
+    assert 0 < apart(more, start) < 0.05 < apart(more, new)
+    with pytest.raises(UsageError, match=r"--from: expected layers of \(43, 8\), got \(43, 16\)"):
+        train([runs], replace(settings, hidden=8), tmp_path / "other", start=start)
+
+
 @pytest.mark.slow
 def test_a_policy_is_trained_kept_and_evaluated(tmp_path, capsys):
     runs = ["--loads", "0.6", "--jobs", "16"]
