@@ -183,7 +183,8 @@ def test_the_laws_of_mltcp_have_the_bases_constants():
 
 
 def test_jobs_that_fit_are_advised_to_run_mltcp_or_to_shift():
-    placed = pair(60, 40)
+    # With half of these times the pair parts under CUBIC by itself: a queue that drops takes most of a kept window.
+    placed = pair(120, 80)
     (found,) = advise(placed, "cubic", free_pairs(placed))
     assert (found.score, found.load) == (1, pytest.approx(0.8))
     assert found.outlooks[0].mean > 1.1
