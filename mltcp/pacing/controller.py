@@ -73,13 +73,6 @@ class PacedJob:
             return 1.0
         return self.aggressiveness(self.bytes_ratio)
 
-    @property
-    def free_factor(self) -> float:
-        """F(1) / F(0), where F acts."""
-        if self.aggressiveness is None or not self.tracker.recognised:
-            return 1.0
-        return max(1.0, self.aggressiveness(1.0) / self.aggressiveness(0.0))
-
     def advance(self, from_ns: int, to_ns: int, grown: Sample) -> None:
         """Advance by a control interval, in which the flows' counters grew by ``grown``."""
         self.retransmits += grown.retransmits
@@ -92,7 +85,7 @@ class PacedJob:
         if self._waits(to_ns, grown):
             return
         marked = grown.delivered_ce > 0 or grown.retransmits > 0
-        self.law.step((to_ns - from_ns) / 1e9, marked, grown.acked_bytes, self.factor, self.free_factor)
+        self.law.step((to_ns - from_ns) / 1e9, marked, grown.acked_bytes, self.factor)
 
     def _waits(self, now_ns: int, grown: Sample) -> bool:
         """Whether the job is between two iterations; the rate is then set for the first bytes of the next one.

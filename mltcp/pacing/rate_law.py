@@ -16,7 +16,6 @@ MIN_LINE_RATE_BPS, MAX_LINE_RATE_BPS = 10**6, 400 * 10**9
 CONSTANTS: dict[str, tuple[float, float]] = {
     "alpha_gain": (0.0001, 1.0),
     "fast_recovery_steps": (0, 100),
-    "free_steps": (0, 1000),
     "additive_increase": (0.0, 1.0),
     "hyper_increase": (0.0, 1.0),
     "timer": (0.0001, 1.0),
@@ -39,8 +38,6 @@ class Constants:
     Attributes:
         alpha_gain: g, the weight of the newest interval in alpha.
         fast_recovery_steps: F of the paper, the number of increase events in fast recovery.
-        free_steps: events of the timer without a mark after which the link is free, so that MLTCP no longer holds the
-            job back: R_T grows by F(1) / F(0) R_AI at least (docs/dcqcn.md); 0: never.
         additive_increase: R_AI.
         hyper_increase: R_HAI, after as many events again of both counters.
         timer: T, the period of the increase timer.
@@ -52,7 +49,6 @@ class Constants:
 
     alpha_gain: float = 1 / 32
     fast_recovery_steps: int = 1
-    free_steps: int = 0
     additive_increase: float = 0.1
     hyper_increase: float = 0.2
     timer: float = 0.002
@@ -94,14 +90,7 @@ class RateLaw:
         self.current_bps = self._bounded(self.line_rate_bps * self.constants.start_rate * min(1.0, factor))
         self._reset_counters()
 
-    def step(
-        self,
-        elapsed_s: float,
-        marked: bool,
-        sent_bytes: int,
-        factor: float = 1.0,
-        free_factor: float = 1.0,
-    ) -> float:
+    def step(self, elapsed_s: float, marked: bool, sent_bytes: int, factor: float = 1.0) -> float:
         """Advance by a control interval; returns R_C, in bits per second.
 
         Args:
@@ -109,13 +98,12 @@ class RateLaw:
             marked: whether segments were ECN-marked or retransmitted in the interval.
             sent_bytes: bytes delivered in the interval.
             factor: F(bytes_ratio); 1 is plain DCQCN.
-            free_factor: F(1) / F(0), the most that F ever holds back.
         """
         if marked:
             self._decrease()
         else:
             self._decay(elapsed_s)
-            self._increase(elapsed_s, sent_bytes, factor, free_factor)
+            self._increase(elapsed_s, sent_bytes, factor)
         return self.current_bps
 
     def _decrease(self) -> None:
@@ -136,21 +124,21 @@ class RateLaw:
         periods, self._alpha_s = _events(self._alpha_s, self.constants.alpha_timer)
         self.alpha *= (1 - self.constants.alpha_gain) ** periods
 
-    def _increase(self, elapsed_s: float, sent_bytes: int, factor: float, free_factor: float) -> None:
+    def _increase(self, elapsed_s: float, sent_bytes: int, factor: float) -> None:
         self._timer_s += elapsed_s
         timer_events, self._timer_s = _events(self._timer_s, self.constants.timer)
         for _ in range(min(timer_events, 1000)):
             self._timer_events += 1
-            self._increase_once(factor, free_factor)
+            self._increase_once(factor)
         if self.constants.byte_counter == 0:
             return
         self._bytes += sent_bytes
         byte_events, self._bytes = _events(self._bytes, self.constants.byte_counter * self.line_rate_bps / 8)
         for _ in range(min(byte_events, 1000)):
             self._byte_events += 1
-            self._increase_once(factor, free_factor)
+            self._increase_once(factor)
 
-    def _increase_once(self, factor: float, free_factor: float) -> None:
+    def _increase_once(self, factor: float) -> None:
         """Equations 3 and 4: fast recovery, additive or hyper increase of R_T; R_C = (R_T + R_C) / 2."""
         steps = self.constants.fast_recovery_steps
         first = max(self._timer_events, self._byte_events)
@@ -161,10 +149,8 @@ class RateLaw:
             step = self.constants.additive_increase
         else:
             step = 0.0
-        step *= factor
-        if 0 < self.constants.free_steps < self._timer_events:
-            step = max(step, free_factor * self.constants.additive_increase)
-        self.target_bps = min(self.line_rate_bps, self.target_bps + step * self.line_rate_bps)
+        raised = self.target_bps + factor * step * self.line_rate_bps
+        self.target_bps = min(self.line_rate_bps, raised)
         self.current_bps = self._bounded((self.target_bps + self.current_bps) / 2)
 
     def _bounded(self, rate_bps: float) -> float:

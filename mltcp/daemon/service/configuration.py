@@ -288,7 +288,7 @@ def _aggressiveness(given: Mapping[str, Any], field: str) -> Aggressiveness:
 
 def _constant(name: str) -> Check:
     between = _between(*CONSTANTS[name])
-    if name not in ("fast_recovery_steps", "free_steps"):
+    if name != "fast_recovery_steps":
         return between
 
     def whole(value: Any, field: str) -> int:

@@ -33,8 +33,7 @@ mark = 0x110000
 
 [pacing.constants]
 alpha_gain = 0.25
-fast_recovery_steps = 3
-free_steps = 5.0
+fast_recovery_steps = 3.0
 
 [function]
 shape = "quadratic"
@@ -62,8 +61,7 @@ def test_every_field_arrives(file):
     assert (found.classes, found.fair, found.aside_above) == (4, True, 1.5)
     assert (found.pacing, found.law, found.interval_s) == ("tc", "dcqcn", 0.005)
     assert (found.line_rate_bps, found.mark) == (25_000_000_000, 0x110000)
-    assert (found.constants.alpha_gain, found.constants.fast_recovery_steps) == (0.25, 3)
-    assert repr(found.constants.free_steps) == "5"
+    assert repr((found.constants.alpha_gain, found.constants.fast_recovery_steps)) == "(0.25, 3)"
     assert found.constants.timer == 0.005  # one step of the law each interval, unless it is said
     assert found.aggressiveness.shape is Shape.QUADRATIC
 

@@ -70,23 +70,6 @@ def test_the_sixth_event_adds_f_times_the_additive_step_to_the_target(factor):
     assert law.current_bps == pytest.approx((before + law.target_bps) / 2)
 
 
-@pytest.mark.parametrize(("factor", "added"), [(0.25, 8.0), (10.0, 10.0)])
-def test_after_the_free_steps_f_holds_the_target_back_no_more(factor, added):
-    law = RateLaw(LINE, dataclasses.replace(PAPER, free_steps=7))
-    law.step(0.001, True, 0)
-    law.target_bps = 0.5 * LINE
-    for _ in range(7):
-        law.step(0.001, False, 0, factor, free_factor=8.0)
-    assert law.target_bps == pytest.approx((0.5 + 2 * factor * 0.001) * LINE)
-    before = law.target_bps
-    law.step(0.001, False, 0, factor, free_factor=8.0)
-    assert law.target_bps == pytest.approx(before + added * 0.001 * LINE)
-    law.step(0.001, True, 0, factor)
-    before = law.target_bps
-    law.step(0.001, False, 0, factor, free_factor=8.0)
-    assert law.target_bps == before  # a mark makes it count anew
-
-
 def test_both_counters_beyond_fast_recovery_make_the_increase_hyper():
     law = RateLaw(LINE, dataclasses.replace(PAPER, byte_counter=0.001, fast_recovery_steps=1))
     law.step(0.001, True, 0)
