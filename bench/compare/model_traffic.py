@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 
-from bench.workloads.model_work import DLRM, EXPERTS, LANGUAGE, ModelWork
+from bench.workloads.model_work import DLRM, EXPERTS, FORWARD, VALUE_BYTES, ModelWork
 from bench.workloads.profile import HEADER_OVERHEAD, ring_bytes
 from mltcp.core.quantities import NS_PER_S
-from placement.simulator.network.parallelism import VALUE_BYTES, Parallelism, transformer_traffic
+from placement.simulator.network import parallelism
+from placement.simulator.network.parallelism import Parallelism, transformer_traffic
 from placement.simulator.network.patterns import (
     IterationPlan,
     all_to_all,
@@ -19,10 +21,8 @@ from placement.simulator.network.patterns import (
 from placement.simulator.network.traffic import Message, Traffic
 from placement.traces.model_shapes import Transformer
 
-_LIVE_VALUE_BYTES = 4
-_FORWARD = 1 / 3
 
-
+@cache
 def model_traffic(work: ModelWork) -> Traffic:
     """An iteration of a model whose sizes are known (`bench.workloads.models.training.sized`), with headers."""
     if work.model == DLRM:
@@ -30,7 +30,7 @@ def model_traffic(work: ModelWork) -> Traffic:
     elif work.sharded:
         found = _of_shards(work)
     elif work.tp > 1 or work.pp > 1 or work.ep > 1:
-        return _larger(_of_parts(work), HEADER_OVERHEAD * _LIVE_VALUE_BYTES / VALUE_BYTES)
+        return _larger(_of_parts(work), HEADER_OVERHEAD * VALUE_BYTES / parallelism.VALUE_BYTES)
     else:
         found = _of_replicas(work)
     return _larger(found, HEADER_OVERHEAD)
@@ -39,7 +39,7 @@ def model_traffic(work: ModelWork) -> Traffic:
 def _of_replicas(work: ModelWork) -> Traffic:
     """Gradients in buckets, which are reduced in turn while the backward pass goes on."""
     plan, workers = IterationPlan(work.ranks), range(work.ranks)
-    computed, reduced = plan.compute(work.compute_s * _FORWARD * NS_PER_S), list[int]()
+    computed, reduced = plan.compute(work.compute_s * FORWARD * NS_PER_S), list[int]()
     done = 0.0
     for size, ready in _buckets(work):
         computed = plan.compute((ready - done) * _backward_ns(work), [computed])
@@ -77,7 +77,7 @@ def _of_shards(work: ModelWork) -> Traffic:
     last = [plan.collective(ring_all_gather(workers, rest))]
     for size in work.block_bytes:
         last = [plan.collective(ring_all_gather(workers, size), last)]
-        last = [plan.compute(work.compute_s * _FORWARD * NS_PER_S / len(work.block_bytes), last)]
+        last = [plan.compute(work.compute_s * FORWARD * NS_PER_S / len(work.block_bytes), last)]
     for size in reversed(work.block_bytes):
         last = [plan.collective(ring_all_gather(workers, size), last)]
         last = [plan.compute(_backward_ns(work) / len(work.block_bytes), last)]
@@ -92,7 +92,7 @@ def _of_tables(work: ModelWork) -> Traffic:
     # `sent_bytes` has both exchanges, of which a rank sends (n - 1) / n of its vectors in each.
     exchanged = work.sent_bytes - ring_bytes(work.gradient_bytes, work.dp)
     vectors = all_to_all(workers, exchanged / 2 * work.ranks / max(1, work.ranks - 1))
-    forward_ns = work.compute_s * _FORWARD * NS_PER_S
+    forward_ns = work.compute_s * FORWARD * NS_PER_S
     last = plan.collective(vectors, (), forward_ns / 2)
     last = plan.collective(vectors, [last], forward_ns / 2 + _backward_ns(work) / 2)
     plan.collective(ring_all_reduce(workers, work.gradient_bytes), [last], _backward_ns(work) / 2)
@@ -101,8 +101,8 @@ def _of_tables(work: ModelWork) -> Traffic:
 
 def _of_parts(work: ModelWork) -> Traffic:
     """Tensor ranks, stages and experts of a transformer whose layers hold what this model's have in common."""
-    shape = LANGUAGE[work.model].scaled(work.scale, work.pp, work.tp)
-    layers = work.gradient_bytes / _LIVE_VALUE_BYTES * work.tp * work.pp / shape.layers
+    shape = work.language
+    layers = work.gradient_bytes / VALUE_BYTES * work.tp * work.pp / shape.layers
     # Of a layer with experts a third is common to its replicas.
     layers *= 3 if work.model == EXPERTS and work.ep > 1 else 1
     division = Parallelism(
@@ -120,7 +120,7 @@ def _of_parts(work: ModelWork) -> Traffic:
 
 
 def _backward_ns(work: ModelWork) -> float:
-    return work.compute_s * (1 - _FORWARD) * NS_PER_S
+    return work.compute_s * (1 - FORWARD) * NS_PER_S
 
 
 def _larger(traffic: Traffic, factor: float) -> Traffic:

@@ -98,6 +98,12 @@ _DIVISIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 TUNES = ("full", "lora", "frozen")
 """What is trained: everything, low-rank updates of the attention (Hu et al., 2022), or the head alone."""
 
+VALUE_BYTES = 4
+"""Of a parameter, a gradient, an activation."""
+
+FORWARD = 1 / 3
+"""The share of the forward pass in the computing of an iteration (2 of 6 FLOP a parameter and token)."""
+
 _WHOLE = ("dp", "fsdp", "tp", "pp", "ep", "batch", "microbatches")
 _KEYS = (*_WHOLE, "scale", "tune", "compute_ms")
 MOST_RANKS = 64

@@ -76,8 +76,8 @@ class BpfError(MltcpError):
     """The kernel or libbpf refused a call; the message has the line of their log that says why, ``detail`` all."""
 
     def __init__(self, what: str, number: int, detail: str = "") -> None:
-        self.reason = f"{what}: {os.strerror(number) if number else 'unknown error'}"
-        super().__init__(self.reason + (f" ({_why(detail)})" if detail else ""))
+        reason = f"{what}: {os.strerror(number) if number else 'unknown error'}"
+        super().__init__(reason + (f" ({_why(detail)})" if detail else ""))
         self.errno = number
         self.detail = detail
 

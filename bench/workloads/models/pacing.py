@@ -7,9 +7,7 @@ import time
 import torch
 
 from bench.workloads.job import sleep_until
-
-_FORWARD = 1 / 3
-"""The share of the forward pass in the computing of an iteration (2 of 6 FLOP a parameter and token)."""
+from bench.workloads.model_work import FORWARD
 
 
 class Pacer:
@@ -27,8 +25,8 @@ class Pacer:
     """
 
     def __init__(self, compute_s: float, blocks: int, passes: int = 1, exchanging: bool = False) -> None:
-        self._forward_s = compute_s * _FORWARD / (blocks * passes)
-        self._backward_s = compute_s * (1 - _FORWARD) / (blocks * passes)
+        self._forward_s = compute_s * FORWARD / (blocks * passes)
+        self._backward_s = compute_s * (1 - FORWARD) / (blocks * passes)
         self._exchanging = exchanging
         self._last = blocks - 1
         self._since_s = 0.0

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import collectives
 from bench.workloads.job import IterationRecord, TrainingOutcome, WrongDataError
-from bench.workloads.model_work import DLRM, EXPERTS, LANGUAGE, VISION, ModelWork
+from bench.workloads.model_work import DLRM, EXPERTS, LANGUAGE, VALUE_BYTES, VISION, ModelWork
 from bench.workloads.models.exchange import Dlrm, Experts, exchanged_bytes, on_one_rank
 from bench.workloads.models.language import CrossLingualModel, LanguageModel, fine_tuned
 from bench.workloads.models.pacing import Pacer
@@ -30,7 +30,6 @@ from bench.workloads.profile import ring_bytes
 
 _LEARNING_RATE = 1e-3
 _BUCKET_BYTES = 25 << 20
-_VALUE_BYTES = 4
 
 
 class Model(Protocol):
@@ -239,7 +238,7 @@ def _buckets(gradients: Sequence[torch.Tensor], size_bytes: int) -> list[list[to
             buckets.append([])
             filled = 0
         buckets[-1].append(each)
-        filled += each.numel() * _VALUE_BYTES
+        filled += each.numel() * VALUE_BYTES
     return buckets
 
 
@@ -267,7 +266,7 @@ def sized(work: ModelWork) -> ModelWork:
         small = list(takewhile(lambda scale: _bytes(work, scale) <= _SMALL_BYTES, _SCALES))
         work = replace(work, scale=small[-1] if small else _SCALES[0])
     published, size = _bytes(work, 1.0), _bytes(work, work.scale)
-    bucket = max(_VALUE_BYTES, round(_BUCKET_BYTES * size / published))
+    bucket = max(VALUE_BYTES, round(_BUCKET_BYTES * size / published))
     return replace(
         work,
         bucket_bytes=bucket,
@@ -300,7 +299,7 @@ def _block_bytes(work: ModelWork) -> tuple[int, ...]:
     names = Counter(id(each) for _, each in model.named_parameters(remove_duplicate=False))
     return tuple(
         sum(
-            each.numel() * _VALUE_BYTES
+            each.numel() * VALUE_BYTES
             for each in block.parameters()
             if each.requires_grad and names[id(each)] == 1
         )
@@ -316,7 +315,7 @@ def _parameter_bytes(work: ModelWork) -> Mapping[bool, int]:
     sizes = {False: 0, True: 0}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            sizes[name in alone] += parameter.numel() * _VALUE_BYTES
+            sizes[name in alone] += parameter.numel() * VALUE_BYTES
     return sizes
 
 
@@ -328,7 +327,7 @@ def _sent_bytes(work: ModelWork) -> float:
     if work.model not in LANGUAGE:
         return sent
     shape, samples = work.language, work.batch * work.microbatches
-    activations = samples * shape.sequence * shape.hidden * _VALUE_BYTES
+    activations = samples * shape.sequence * shape.hidden * VALUE_BYTES
     layers = shape.layers / work.pp
     sent += 4 * layers * ring_bytes(activations, work.tp)
     sent += 4 * layers * 1.25 * activations * (work.ep - 1) / work.ep

@@ -102,7 +102,7 @@ _NUMBERED = {
     "random-fallback-ratio": "[-S]",
     **{
         name: "[-R]"
-        for name, rule in {**_ordered(), "greedy-ratio": RULES["greedy-ratio"]}.items()
+        for name, rule in {**ORDERED_RULES, "greedy-ratio": RULES["greedy-ratio"]}.items()
         if rule.stops == STOPS_BY_RATIO
     },
     "reopt": "[-H]",
