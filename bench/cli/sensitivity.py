@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 from datetime import date
 from pathlib import Path
@@ -15,6 +14,7 @@ from bench.sensitivity.measure import measured
 from bench.sensitivity.plan import SensitivityPlan, SensitivityPoint, layouts_of
 from bench.sensitivity.report import document, print_report
 from bench.sensitivity.result import table_of, write_table
+from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
 from mltcp.core.subcommands import add_command
@@ -27,6 +27,7 @@ examples:
   mltcp-bench sensitivity --models FSDP,MoE --gpus 2 --seconds 5 -o report
   mltcp-bench sensitivity --policies cubic --repeat 2 -o report
   mltcp-bench sensitivity --demand 1 --seconds 3 -o report         the 153 pairs that fit
+  mltcp-bench sensitivity --demand 1.3:inf --policies cubic -o report   those that ask for more than 1.3 links
   mltcp-placement jobs --workload contention --seeds 0:20 --load 0.6 --table report/cubic --policies greedy,reopt
 
 Six models of the paper (Table I of its text) run alone and in pairs on four hosts of one link each; -o keeps each run,
@@ -42,7 +43,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--policies", default=_POLICIES, help=f"congestion controls, a table for each (default {_POLICIES})")
     add("--models", default="", metavar="M,...", help="some of the table (default all)")
     add("--gpus", default="", metavar="N,...", help="sizes of jobs (default all)")
-    add("--demand", type=float, default=math.inf, metavar="X", help="pairs that ask for up to X links only")
+    add(
+        "--demand",
+        default="inf",
+        metavar="[X:]Y",
+        help="only pairs that ask for up to Y links, and for more than X",
+    )
     add("--seconds", type=float, default=15.0, help="of each measurement, at least (default %(default)s)")
     add(
         "--iterations",
@@ -88,6 +94,15 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
+def _range_of_demand(text: str) -> tuple[float, float]:
+    """``Y`` or ``X:Y``. Raises UsageError: it is neither."""
+    above, _, most = text.rpartition(":")
+    try:
+        return float(above or 0), float(most)
+    except ValueError:
+        raise UsageError(f"--demand: expected Y or X:Y, in links, got {text!r}") from None
+
+
 def plan_of(options: argparse.Namespace) -> SensitivityPlan:
     """The measurement that the arguments describe. Raises UsageError: one is out of range or unknown."""
     table = published_table()
@@ -102,5 +117,5 @@ def plan_of(options: argparse.Namespace) -> SensitivityPlan:
         options.warm_up,
         options.repeat,
         options.seed,
-        options.demand,
+        _range_of_demand(options.demand),
     )

@@ -51,7 +51,8 @@ def parse_policy(text: str, isolated_control: str) -> Policy:
     """The policy of this name: a congestion control, ``isolated``, or one of ours with modifiers.
 
     Modifiers follow an ``@`` and are separated by colons: a shape of F, or one of ``start=``, ``decrease=``,
-    ``increase=``, ``reference=``, ``slope=``, ``intercept=``, ``classes=``, ``fair=job``; for example
+    ``increase=``, ``reference=``, ``slope=``, ``intercept=``, ``classes=``, ``fair=job``, ``per=iteration``; for
+    example
     ``mltcp_reno@quadratic`` or ``mltcp_dctcp@start=keep:slope=3.5``. Paced policies accept ``base=CONTROL``,
     ``interval=SECONDS``, ``by=socket`` (without a daemon), the modifiers of F, and the constants of the rate law by
     their names.
@@ -115,7 +116,8 @@ def _modified(law: KernelJob, modifier: str, text: str) -> KernelJob:
         "classes": lambda: replace(law, action=replace(law.acts, classes=_classes(number(), text))),
         "slope": lambda: replace(law, aggressiveness=replace(f, slope=number())),
         "intercept": lambda: replace(law, aggressiveness=replace(f, intercept=number())),
-        "fair": lambda: replace(law, action=replace(law.acts, fair=_fair(value, text))),
+        "fair": lambda: replace(law, action=replace(law.acts, fair=_chosen("fair", "job", value, text))),
+        "per": lambda: replace(law, action=replace(law.acts, whole=_chosen("per", "iteration", value, text))),
     }
     if field not in modifiers:
         expected = ", ".join([*(f"{name}=" for name in modifiers), *(shape.label for shape in Shape)])
@@ -131,9 +133,9 @@ def _start(value: str, text: str) -> Start:
         raise UsageError(f"policy {text!r}: start: expected {starts}, got {value!r}") from None
 
 
-def _fair(value: str, text: str) -> bool:
-    if value != "job":
-        raise UsageError(f"policy {text!r}: fair: expected job, got {value!r}")
+def _chosen(field: str, expected: str, value: str, text: str) -> bool:
+    if value != expected:
+        raise UsageError(f"policy {text!r}: {field}: expected {expected}, got {value!r}")
     return True
 
 

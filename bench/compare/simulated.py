@@ -91,8 +91,7 @@ def check_simulated(contest: Contest) -> None:
 def simulated_law(policy: Policy) -> NetworkLaw:
     """The simulated control of a policy.
 
-    The first window of an iteration and the scale of F by the time to send are not simulated: those of a shape are left
-    out, and others are refused.
+    The first window of an iteration is not simulated: that of a shape is left out, and others are refused.
 
     Raises:
         UsageError: a control or a modifier that is not simulated.
@@ -105,8 +104,8 @@ def simulated_law(policy: Policy) -> NetworkLaw:
     if not policy.control.startswith("mltcp_"):
         return NetworkLaw(control, Aggressiveness(Shape.ONE), constants=constants)
     acts, usual = policy.law.acts, Action.of_shape(policy.law.aggressiveness.shape)
-    if (acts.start, acts.reference_s) != (usual.start, usual.reference_s):
-        raise UsageError(f"{where}: expected without start= and reference=: they are not simulated")
+    if acts.start != usual.start:
+        raise UsageError(f"{where}: expected without start=: it is not simulated")
     if acts.decrease not in (0.0, 1.0):
         raise UsageError(f"{where}: decrease: expected 0 or 1 in a simulation, got {acts.decrease:g}")
     if acts.increase:
@@ -117,6 +116,8 @@ def simulated_law(policy: Policy) -> NetworkLaw:
         decrease=bool(acts.decrease),
         constants=constants,
         fair=acts.fair,
+        whole=acts.whole,
+        reference_s=acts.reference_s,
     )
 
 

@@ -153,7 +153,7 @@ class SensitivityPlan:
         warm_up_s: before.
         repeat: of pairs; layouts alone are measured three times as often.
         seed: of the order and of the phases.
-        demand: the most that a pair may ask of the link (`demand_of`) to be measured.
+        demand: pairs are measured that ask for more of the link (`demand_of`) than the first, and up to the second.
 
     Raises:
         UsageError: a value is out of range.
@@ -168,7 +168,7 @@ class SensitivityPlan:
     warm_up_s: float = 3.0
     repeat: int = 1
     seed: int = 0
-    demand: float = math.inf
+    demand: tuple[float, float] = (0.0, math.inf)
 
     def __post_init__(self) -> None:
         for name, least in (("seconds", 0.1), ("warm_up_s", 0.0)):
@@ -183,15 +183,17 @@ class SensitivityPlan:
             if layout.nodes > HOSTS:
                 raise UsageError(f"{layout}: nodes: expected up to {HOSTS}, the hosts of the lab")
         if not self.pairs:
-            raise UsageError(f"--demand: expected what some pair asks for, or more, got {self.demand:g}")
+            above, most = self.demand
+            raise UsageError(f"--demand: expected what some pair asks for, got {above:g} to {most:g}")
 
     @cached_property
     def pairs(self) -> tuple[tuple[Layout, Layout], ...]:
         """The pairs that are measured."""
+        above, most = self.demand
         return tuple(
             pair
             for pair in combinations_with_replacement(self.layouts, 2)
-            if demand_of(pair, self.table, self.link.rate_bps) <= self.demand
+            if above < demand_of(pair, self.table, self.link.rate_bps) <= most
         )
 
     @property

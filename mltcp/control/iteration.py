@@ -17,7 +17,11 @@ Where there is no small traffic this changes nothing: a pause is a silence, and 
 after it.
 
 Pauses do not tell bursts of one iteration from iterations, where a model sends in several bursts. A program that knows
-its iterations reports where they begin (`boundary`); pauses mean nothing then.
+its iterations reports where they begin (`boundary`); pauses end no iteration then.
+
+bytes_ratio is that of the burst: by that of the iteration, two jobs of several bursts whose bursts collide have nearly
+equal F, and gain nothing by parting (docs/theory.md). Bursts are as long as in the last iteration: it is known after
+which bytes the job was silent. Of a single burst, both are the same.
 
 Source: MLTCP, arXiv 2402.09589, on finding boundaries and learning total_bytes; the ladder is ours.
 """
@@ -74,6 +78,20 @@ If it is not, that silence is the pause.
 FIRST_BOUNDARY = 64
 BOUNDARIES = 64
 """Boundaries are reported by so many numbers from FIRST_BOUNDARY on, and then from the first one again."""
+
+
+BURSTS = 128
+"""So many bursts of an iteration are told apart; those after them are one."""
+
+BURST_FLOOR_NS = 1_000_000
+BURST_SHIFT = 3
+"""A silence parts two bursts if it is BURST_FLOOR_NS or more, and 1/8 or more of the longest of this iteration and the last.
+
+By the second condition a process that is not scheduled for a moment does not end a burst.
+"""
+
+SHORT_BURST_SHIFT = 8
+"""A burst of up to 1/256 of the iteration is the begin of the next: what is sent while the job computes."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +168,14 @@ class IterationTracker:
         self._window_floor = 0
         self._rungs = [_Rung() for _ in range(RUNGS)]
         self._boundary = 0
+        self.burst_from = 0
+        self.silent_ns = 0  # between the bursts of this iteration, and of the last one
+        self.last_silent_ns = 0
+        self._bursts: list[int] = []  # after which bytes one began, in the last iteration, and in this one
+        self._found: list[int] = []
+        self._next = 0  # of those of the last iteration, the one at which the present burst ends
+        self._longest_ns = 0
+        self._last_longest_ns = 0
 
     @property
     def recognised(self) -> bool:
@@ -157,8 +183,16 @@ class IterationTracker:
         return self.total_bytes > 0 and self.gap_settled
 
     def ratio_q16(self) -> int:
-        """bytes_ratio of the present iteration in Q16; 0 while total_bytes is unknown."""
-        return ratio_q16(self.bytes, self.total_bytes)
+        """bytes_ratio of the present burst in Q16; 0 while total_bytes is unknown."""
+        end = self._bursts[self._next] if self._next < len(self._bursts) else self.total_bytes
+        return (
+            ratio_q16(self.bytes - self.burst_from, max(1, end - self.burst_from)) if self.total_bytes else 0
+        )
+
+    @property
+    def burst_ratio(self) -> float:
+        """bytes_ratio of the present burst, 0 to 1; 0 while total_bytes is unknown."""
+        return self.ratio_q16() / ONE_Q16
 
     def factor(self, aggressiveness: Aggressiveness) -> int:
         """F in Q16 now; 1 (the base algorithm) while iterations are not recognised."""
@@ -183,6 +217,7 @@ class IterationTracker:
             else:
                 silence_ns = now_ns - self.last_ns
             self._silence_ns = max(self._silence_ns, silence_ns)
+            self._longest_ns = max(self._longest_ns, silence_ns)
             if now_ns - self._window_ns >= PAUSE_FLOOR_NS:
                 self._begin_window(now_ns)
         self._window_bytes += acked_bytes
@@ -199,8 +234,12 @@ class IterationTracker:
                 self.seen_bytes + acked_bytes,
                 0,
             )
+        longest_ns = max(self._longest_ns, self._last_longest_ns)
+        if silence_ns >= max(BURST_FLOOR_NS, longest_ns >> BURST_SHIFT) and self.bytes > 0:
+            self._begin_burst(silence_ns)
         self.bytes += acked_bytes
         self.seen_bytes += acked_bytes
+        self._follow_bursts()
         if self.recognised and self.bytes > 2 * self.total_bytes:
             self.reported = False
             self._forget()
@@ -236,6 +275,27 @@ class IterationTracker:
             or _alike(self.bytes, previous, ALIKE_SHIFT)
         ):
             self.total_bytes = self.bytes
+
+    def _begin_burst(self, silence_ns: int) -> None:
+        """Take note that a burst begins within the iteration."""
+        short = self.total_bytes >> SHORT_BURST_SHIFT
+        if len(self._found) == BURSTS or (self.total_bytes and self.bytes + short >= self.total_bytes):
+            return  # the latter is the next iteration's, as the program will report
+        self.burst_from = self.bytes
+        self.silent_ns += silence_ns
+        if self.bytes > (self._found[-1] if self._found else 0) + short:
+            self._found.append(self.bytes)
+
+    def _follow_bursts(self) -> None:
+        """Let a burst end where one ended in the last iteration, also where there is no silence this time."""
+        if self._next >= len(self._bursts):
+            return
+        end = self._bursts[self._next]
+        if self.bytes >= end:
+            self.burst_from = max(self.burst_from, end)
+            self._next += 1
+        elif end <= self.burst_from + (self.total_bytes >> SHORT_BURST_SHIFT):
+            self._next += 1
 
     def observe_interval(
         self, from_ns: int, to_ns: int, acked: int, busy: bool = False
@@ -305,8 +365,10 @@ class IterationTracker:
                 self.iteration, self.start_ns, self.last_ns, self.bytes, self.total_bytes, self.gap_ns
             )
             self.iteration += 1
+            self._bursts, self._found, self._last_longest_ns = self._found, [], self._longest_ns
+            self.last_silent_ns = self.silent_ns
         self.start_ns = now_ns
-        self.bytes = 0
+        self.bytes = self.burst_from = self._next = self._longest_ns = self.silent_ns = 0
         return record
 
     def _check(self, pause_ns: int) -> None:

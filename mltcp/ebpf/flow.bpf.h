@@ -28,7 +28,7 @@ struct job {
 	__u32 number;  /* of the job: an element of the map may be given to another one while a program holds it */
 	__u32 flows;   /* open connections */
 	__u32 sending; /* of these, the connections that have data in flight */
-	__u32 scale_q16; /* of F, by mltcp_rescale(); 0 before the first iteration */
+	__u32 scale_q16; /* of F, for the present burst, by mltcp_rescale(); 0 before the first iteration */
 	__u32 sending_kb; /* the size of the iterations of which sending_ns is the time, in KiB */
 	__u64 sending_ns; /* the time to send an iteration without competition: a minimum that is slowly forgotten */
 	struct law law; /* as the terms had it when a flow of the job last began to send */
@@ -168,15 +168,9 @@ static __always_inline __u64 mltcp_square_root(__u64 x)
 	return root;
 }
 
-/*
- * Learn how long an iteration of this size takes to send without competition, and scale F by the root of the reference
- * over that time, so that of two jobs that collide the one with less left to send has the larger F. Without it a small job
- * would always be at the beginning of its iteration, and wait for large ones.
- */
-static __always_inline void mltcp_rescale(struct job *job, __u64 took_ns, __u64 total_bytes)
+/* Learn how long an iteration of this size takes to send without competition. */
+static __always_inline void mltcp_learn_sending(struct job *job, __u64 took_ns, __u64 total_bytes)
 {
-	__u64 squared;
-
 	if (!took_ns)
 		return;
 	if (!job->sending_ns || took_ns < job->sending_ns ||
@@ -185,9 +179,23 @@ static __always_inline void mltcp_rescale(struct job *job, __u64 took_ns, __u64 
 	else
 		job->sending_ns += (took_ns - job->sending_ns) >> 6;
 	job->sending_kb = total_bytes >> 10;
-	if (!job->law.reference_us)
+}
+
+/*
+ * Scale F by the root of the reference over the time that the burst takes to send without competition, so that of two
+ * jobs that collide the one with less left to send has the larger F. Without it a small job would always be at the
+ * beginning of its burst, and wait for large ones.
+ */
+static __always_inline void mltcp_rescale(struct job *job)
+{
+	__u64 sending_us = job->sending_ns / 1000, burst_kb = mltcp_burst_bytes(&job->tracker) >> 10, squared;
+	__u64 silent_us = job->tracker.last_silent_ns / 1000;
+
+	if (!job->law.reference_us || !sending_us || !job->sending_kb)
 		return;
-	squared = (((__u64)job->law.reference_us * 1000) << 32) / job->sending_ns;
+	if (!job->law.whole && sending_us > silent_us)
+		sending_us = (sending_us - silent_us) * burst_kb / job->sending_kb;
+	squared = ((__u64)job->law.reference_us << 32) / (sending_us ? sending_us : 1);
 	if (squared > LARGEST_SQUARED_SCALE)
 		squared = LARGEST_SQUARED_SCALE;
 	if (squared < SMALLEST_SQUARED_SCALE)
@@ -274,9 +282,10 @@ static __always_inline bool mltcp_in_flight(struct flow *flow, __u32 *sending, b
 }
 
 /* Set bytes_ratio, and F by the law; returns the number of the tracker's iteration. */
-static __always_inline __u64 mltcp_set_factor(struct flow *flow, const struct tracker *t, const struct law *law, __u64 scale)
+static __always_inline __u64 mltcp_set_factor(struct flow *flow, struct tracker *t, const struct law *law, __u64 scale)
 {
-	flow->ratio_q16 = mltcp_bytes_ratio(t->bytes, t->total_bytes);
+	flow->ratio_q16 = law->whole ? mltcp_bytes_ratio(t->bytes, t->total_bytes)
+				     : mltcp_bytes_ratio(mltcp_burst_acked(t), mltcp_burst_bytes(t));
 	flow->recognised = law->shape != SHAPE_ONE && mltcp_is_recognised(t);
 	flow->factor_q16 = flow->recognised ? mltcp_factor(law, flow->ratio_q16, scale ? scale : Q16_ONE) : Q16_ONE;
 	return t->iteration;
@@ -335,7 +344,9 @@ static __always_inline void mltcp_count(struct sock *sk, struct flow *flow, bool
 			finished |= mltcp_boundary(&job->tracker, boundary, now, &record);
 			if (finished && record.total_bytes &&
 			    mltcp_are_alike(record.bytes, record.total_bytes, ALIKE_SHIFT))
-				mltcp_rescale(job, record.end_ns - record.start_ns, record.total_bytes);
+				mltcp_learn_sending(job, record.end_ns - record.start_ns, record.total_bytes);
+			if (starts)
+				mltcp_rescale(job);
 			iteration = mltcp_set_factor(flow, &job->tracker, &job->law, job->scale_q16);
 			if (starts)
 				mltcp_choose_class(flow, job, now);

@@ -27,7 +27,8 @@ struct law {
 	__u32 reference_us; /* F is scaled by sqrt(reference / time to send an iteration); 0: not scaled */
 	__u32 highest_class; /* that the administrator allows, 1 to 7, a class selector of DSCP; 0: packets keep their own */
 	__u32 class_bounds_kib[CLASS_BOUNDS]; /* of 1,024 bytes, rising, 0 after the last: see mltcp_traffic_class() */
-	__u32 fair; /* 1: the flows of a job grow together like one; see mltcp_shared() */
+	__u16 fair; /* 1: the flows of a job grow together like one; see mltcp_shared() */
+	__u16 whole; /* 1: bytes_ratio is that of the whole iteration, not of its present burst */
 };
 
 /* bytes_ratio = min(1, acked / total) in Q16; 0 while the total is unknown. */

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
+from mltcp.control.iteration import BURSTS
 from mltcp.control.traffic_classes import CLASSES, USUAL_BOUNDS_BYTES
 from mltcp.core.owner import Owner
 
@@ -23,9 +24,9 @@ Q16_ONE = 1 << 16
 LARGEST_REFERENCE_S = 4000.0
 """The largest `Action.reference_s`: microseconds in 32 bits."""
 
-_LAW = struct.Struct("=16I")
+_LAW = struct.Struct("=15I2H")
 _MOST_U32 = (1 << 32) - 1
-_TRACKER = struct.Struct("=8Q4I8Q336s")
+_TRACKER = struct.Struct(f"=8Q4I8Q336s5Q4I{16 * BURSTS}s")
 _TERMS = struct.Struct(f"={_LAW.size}s32s24s")
 _JOB = struct.Struct(f"=6IQ{_LAW.size}s{_TRACKER.size}s")
 _RECORD = struct.Struct("=II6Q")
@@ -33,6 +34,8 @@ _FLOW_LINE = struct.Struct("=QIIHHHH16s16sIIIIIIQQQ16s")
 _MAPPED = bytes(10) + b"\xff\xff"
 _GIVEN_TOTAL, _GIVEN_GAP = 1, 2
 _NO_RUNGS = bytes(336)
+_BEGAN = struct.Struct(f"={2 * BURSTS}Q")
+_NO_BURSTS = bytes(_BEGAN.size)
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Action:
         classes: that packets say, from 0 up to one less than this by what is left of the iteration; 0: they say none.
         class_bounds_bytes: rising, each of which takes one class away if so much is left; empty: the usual ones.
         fair: whether the connections of a job on a host grow together like one.
+        whole: whether bytes_ratio is that of the whole iteration, and not of its present burst.
     """
 
     start: Start = Start.AVOID
@@ -57,6 +61,7 @@ class Action:
     classes: int = 0
     class_bounds_bytes: tuple[float, ...] = ()
     fair: bool = False
+    whole: bool = False
 
     @classmethod
     def of_shape(cls, shape: Shape) -> Action:
@@ -98,6 +103,16 @@ class Tracker:
     mean_from_ns: int = 0
     mean_bytes: int = 0
     rungs: Raw = _NO_RUNGS
+    burst_from: int = 0
+    longest_ns: int = 0
+    last_longest_ns: int = 0
+    silent_ns: int = 0
+    last_silent_ns: int = 0
+    found: int = 0
+    next: int = 0
+    bursts: int = 0
+    more_bursts: int = 0
+    began: Raw = _NO_BURSTS
 
     @classmethod
     def given_values(cls, total_bytes: int | None, gap_ns: int | None) -> Tracker:
@@ -114,6 +129,16 @@ class Tracker:
     def bytes_ratio(self) -> float:
         """The progress of the job in its iteration, 0 to 1."""
         return min(1.0, self.bytes / self.total_bytes) if self.total_bytes else 0.0
+
+    @property
+    def burst_ratio(self) -> float:
+        """The progress of the job in its burst, 0 to 1, by which F goes."""
+        if not self.total_bytes:
+            return 0.0
+        known, first = (self.bursts, 0) if self.found else (self.more_bursts, BURSTS)
+        began = _BEGAN.unpack(self.began)
+        end = began[first + self.next] if self.next < known else self.total_bytes
+        return min(1.0, (self.bytes - self.burst_from) / max(1, end - self.burst_from))
 
     def pack(self) -> Raw:
         """The structure as bytes, as the map holds it."""
@@ -178,15 +203,15 @@ class KernelJob:
             max(0, acts.classes - 1),
             *acts.class_bounds_kib,
             int(acts.fair),
+            int(acts.whole),
         )
 
     @classmethod
     def unpack(cls, terms: Raw, state: Raw) -> KernelJob:
         """Parse the values of a job in both maps."""
         law, name, owner = _TERMS.unpack(terms)
-        shape, slope, intercept, start, decrease, increase, reference_us, highest, *bounds_kib, fair = (
-            _LAW.unpack(law)
-        )
+        shape, slope, intercept, start, decrease, increase, reference_us, highest, *rest = _LAW.unpack(law)
+        *bounds_kib, fair, whole = rest
         _, _, flows, sending, scale, _, sending_ns, _, tracker = _JOB.unpack(state)
         return cls(
             name=name.rstrip(b"\0").decode(errors="replace"),
@@ -199,6 +224,7 @@ class KernelJob:
                 highest + 1 if highest else 0,
                 tuple(bound * 1024 for bound in bounds_kib if bound),
                 bool(fair),
+                bool(whole),
             ),
             tracker=Tracker(*_TRACKER.unpack(tracker)),
             flows=flows,

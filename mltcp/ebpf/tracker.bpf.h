@@ -22,6 +22,11 @@
 #define GIVEN_GAP 2U
 #define GIVEN_BOUNDARIES 4U
 
+#define BURSTS 128
+#define BURST_FLOOR_NS 1000000ULL
+#define BURST_SHIFT 3
+#define SHORT_BURST_SHIFT 8
+
 #define FIRST_BOUNDARY 64
 #define BOUNDARIES 64
 
@@ -55,6 +60,16 @@ struct tracker {
 	__u64 mean_from_ns;
 	__u64 mean_bytes;
 	struct rung rungs[RUNGS];
+	/* Bursts: after which bytes they began, in the last iteration and in this one; `found` is the half of this one. */
+	__u64 burst_from;
+	__u64 longest_ns; /* the longest silence in this iteration, and in the last one */
+	__u64 last_longest_ns;
+	__u64 silent_ns; /* between the bursts of this iteration, and of the last one */
+	__u64 last_silent_ns;
+	__u32 found;
+	__u32 next; /* of those of the last iteration, the one at which the present burst ends */
+	__u32 bursts[2];
+	__u64 began[2 * BURSTS];
 };
 
 /* One finished iteration, as written to the ring buffer. */
@@ -184,6 +199,63 @@ static __always_inline void mltcp_learn(struct tracker *t, __u64 pause, bool hol
 	}
 }
 
+/* Of a half of `began`, by its number. */
+static __always_inline __u64 *mltcp_burst(struct tracker *t, __u32 half, __u32 number)
+{
+	return &t->began[(half & 1) * BURSTS + (number & (BURSTS - 1))];
+}
+
+/* Take note that a burst begins within the iteration. */
+static __always_inline void mltcp_begin_burst(struct tracker *t, __u64 silence)
+{
+	__u64 shortest = t->total_bytes >> SHORT_BURST_SHIFT, last;
+	__u32 half = t->found & 1, found = t->bursts[half];
+
+	if (found >= BURSTS || (t->total_bytes && t->bytes + shortest >= t->total_bytes))
+		return; /* the latter is the next iteration's, as the program will report */
+	t->burst_from = t->bytes;
+	t->silent_ns += silence;
+	last = found ? *mltcp_burst(t, half, found - 1) : 0;
+	if (t->bytes > last + shortest) {
+		*mltcp_burst(t, half, found) = t->bytes;
+		t->bursts[half] = found + 1;
+	}
+}
+
+/* Let a burst end where one ended in the last iteration, also where there is no silence this time. */
+static __always_inline void mltcp_follow_bursts(struct tracker *t)
+{
+	__u32 half = ~t->found & 1;
+	__u64 end;
+
+	if (t->next >= t->bursts[half])
+		return;
+	end = *mltcp_burst(t, half, t->next);
+	if (t->bytes >= end) {
+		if (t->burst_from < end)
+			t->burst_from = end;
+		t->next++;
+	} else if (end <= t->burst_from + (t->total_bytes >> SHORT_BURST_SHIFT)) {
+		t->next++;
+	}
+}
+
+/* The bytes of the present burst: acknowledged, and in all; 0: unknown. */
+static __always_inline __u64 mltcp_burst_acked(const struct tracker *t)
+{
+	return t->bytes - t->burst_from;
+}
+
+static __always_inline __u64 mltcp_burst_bytes(struct tracker *t)
+{
+	__u32 half = ~t->found & 1;
+	__u64 end = t->next < t->bursts[half] ? *mltcp_burst(t, half, t->next) : t->total_bytes;
+
+	if (!t->total_bytes)
+		return 0;
+	return end > t->burst_from ? end - t->burst_from : 1;
+}
+
 /* End the current iteration and describe it in `record`; false if nothing was sent in it. */
 static __always_inline bool mltcp_close_iteration(struct tracker *t, __u64 now, struct record *record)
 {
@@ -197,9 +269,14 @@ static __always_inline bool mltcp_close_iteration(struct tracker *t, __u64 now, 
 		record->total_bytes = t->total_bytes;
 		record->gap_ns = t->gap_ns;
 		t->iteration++;
+		t->found = ~t->found & 1;
+		t->bursts[t->found & 1] = 0;
+		t->last_longest_ns = t->longest_ns;
+		t->last_silent_ns = t->silent_ns;
 	}
 	t->start_ns = now;
-	t->bytes = 0;
+	t->bytes = t->burst_from = t->longest_ns = t->silent_ns = 0;
+	t->next = 0;
 	return finished;
 }
 
@@ -253,7 +330,7 @@ static __always_inline bool mltcp_is_within_small(const struct tracker *t, __u64
 static __always_inline bool mltcp_observe(struct tracker *t, __u64 now, __u64 acked, __u64 idle, bool busy,
 					  struct record *record)
 {
-	__u64 silence = 0, pause = 0, until = now, last, small = 0, within;
+	__u64 silence = 0, pause = 0, until = now, last, small = 0, within, longest;
 	bool active, stretch, finished = false;
 
 	if (!t->last_ns) {
@@ -265,6 +342,8 @@ static __always_inline bool mltcp_observe(struct tracker *t, __u64 now, __u64 ac
 			silence = now - t->last_ns;
 		if (silence > t->silence_ns)
 			t->silence_ns = silence;
+		if (silence > t->longest_ns)
+			t->longest_ns = silence;
 		if (now - t->window_ns >= PAUSE_FLOOR_NS)
 			mltcp_begin_window(t, now);
 	}
@@ -290,8 +369,12 @@ static __always_inline bool mltcp_observe(struct tracker *t, __u64 now, __u64 ac
 		t->seen_bytes += small;
 	}
 	t->last_ns = now > last ? now : last;
+	longest = t->longest_ns > t->last_longest_ns ? t->longest_ns : t->last_longest_ns;
+	if (silence >= BURST_FLOOR_NS && silence >= longest >> BURST_SHIFT && t->bytes)
+		mltcp_begin_burst(t, silence);
 	t->bytes += acked;
 	t->seen_bytes += acked;
+	mltcp_follow_bursts(t);
 	if (active) {
 		t->stretch_ns = t->last_ns;
 		t->stretch_mark = t->seen_bytes;

@@ -68,10 +68,10 @@ class PacedJob:
 
     @property
     def factor(self) -> float:
-        """F(bytes_ratio); 1 while iterations are not recognised, and for plain DCQCN."""
+        """F(bytes_ratio) of the present burst; 1 while iterations are not recognised, and for plain DCQCN."""
         if self.aggressiveness is None or not self.tracker.recognised:
             return 1.0
-        return self.aggressiveness(self.bytes_ratio)
+        return self.aggressiveness(self.tracker.burst_ratio)
 
     def advance(self, from_ns: int, to_ns: int, grown: Sample) -> None:
         """Advance by a control interval, in which the flows' counters grew by ``grown``."""

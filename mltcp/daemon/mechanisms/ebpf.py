@@ -190,7 +190,7 @@ class EbpfMechanism:
         tracker = now.tracker
         known = tracker.recognised
         return ControlState(
-            factor=round(now.aggressiveness(tracker.bytes_ratio), 4) if known else 1.0,
+            factor=round(now.aggressiveness(tracker.burst_ratio), 4) if known else 1.0,
             bytes_ratio=round(tracker.bytes_ratio, 4) if known else 0.0,
             total_bytes=tracker.total_bytes,
             gap_s=tracker.gap_ns / 1e9,

@@ -16,7 +16,10 @@ PARTS = 72
 
 
 @dataclass(frozen=True)
-class _Burst:
+class SentAlone:
+    """When a host sends the bytes of a step, by number, where nothing else sends."""
+
+    step: int
     begin_ns: float
     end_ns: float
     size_bytes: float
@@ -34,25 +37,33 @@ def alone_demand(traffic: Traffic, hosts: Sequence[int], host_bps: float) -> Dem
         hosts: of each worker.
         host_bps: at which a host sends, and receives.
     """
+    sent, end_ns = sent_alone(traffic, hosts, host_bps)
+    busiest = max(sent.values(), key=lambda each: sum(span.size_bytes for span in each), default=[])
+    return Demand(_phases(busiest, end_ns))
+
+
+def sent_alone(
+    traffic: Traffic, hosts: Sequence[int], host_bps: float
+) -> tuple[dict[int, list[SentAlone]], float]:
+    """What each host sends when, as in `alone_demand`, and when the iteration ends."""
     free: dict[tuple[int, bool], float] = defaultdict(float)
-    bursts: dict[int, list[_Burst]] = defaultdict(list)
+    sent: dict[int, list[SentAlone]] = defaultdict(list)
     ends_ns = 0.0
-    for step, ready_ns, ended in _in_time(traffic):
+    for number, ready_ns, ended in _in_time(traffic):
         end_ns = ready_ns
-        for (host, sends), size_bytes in _of_hosts(step, hosts).items():
+        for (host, sends), size_bytes in _of_hosts(traffic.steps[number], hosts).items():
             begin_ns = max(ready_ns, free[host, sends])
             free[host, sends] = begin_ns + size_bytes * 8e9 / host_bps
             end_ns = max(end_ns, free[host, sends])
             if sends:
-                bursts[host].append(_Burst(begin_ns, free[host, sends], size_bytes))
+                sent[host].append(SentAlone(number, begin_ns, free[host, sends], size_bytes))
         ended(end_ns)
         ends_ns = max(ends_ns, end_ns)
-    busiest = max(bursts.values(), key=lambda each: sum(burst.size_bytes for burst in each), default=[])
-    return Demand(_phases(busiest, ends_ns))
+    return sent, ends_ns
 
 
-def _in_time(traffic: Traffic) -> Iterator[tuple[IterationStep, float, Callable[[float], None]]]:
-    """The steps in the order in which they are ready to send, when that is, and what to call when it has ended."""
+def _in_time(traffic: Traffic) -> Iterator[tuple[int, float, Callable[[float], None]]]:
+    """The steps by number, in the order in which they are ready to send, when that is, and what to call at their end."""
     steps = traffic.steps
     follow = followers("", steps)
     waits = [len(step.after) for step in steps]
@@ -69,7 +80,7 @@ def _in_time(traffic: Traffic) -> Iterator[tuple[IterationStep, float, Callable[
 
     while due:
         at_ns, number = heappop(due)
-        yield steps[number], at_ns, partial(ended, number)
+        yield number, at_ns, partial(ended, number)
 
 
 def _of_hosts(step: IterationStep, hosts: Sequence[int]) -> dict[tuple[int, bool], float]:
@@ -83,12 +94,12 @@ def _of_hosts(step: IterationStep, hosts: Sequence[int]) -> dict[tuple[int, bool
     return found
 
 
-def _phases(bursts: Sequence[_Burst], end_ns: float) -> tuple[Phase, ...]:
-    joined: list[_Burst] = []
-    for burst in sorted(bursts, key=lambda each: each.begin_ns):
+def _phases(spans: Sequence[SentAlone], end_ns: float) -> tuple[Phase, ...]:
+    joined: list[SentAlone] = []
+    for burst in sorted(spans, key=lambda each: each.begin_ns):
         if joined and burst.begin_ns - joined[-1].end_ns < end_ns / PARTS:
             last = joined.pop()
-            burst = _Burst(last.begin_ns, burst.end_ns, last.size_bytes + burst.size_bytes)
+            burst = SentAlone(last.step, last.begin_ns, burst.end_ns, last.size_bytes + burst.size_bytes)
         joined.append(burst)
     phases, at_ns = [], 0
     for burst in joined:

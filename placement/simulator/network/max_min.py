@@ -35,6 +35,8 @@ MESSAGE = np.dtype(
         ("links", "i8"),
         ("room", "i8"),  # so many places it may have there
         ("size", "f8"),  # bytes
+        ("burst_bytes", "f8"),  # that its connection sends in its burst
+        ("burst_before", "f8"),  # of them, those before it
         ("delay", "i8"),  # of propagation
         ("peak", "f8"),
         ("peak_bps", "f8"),
@@ -601,12 +603,12 @@ def _take(state: ShareState, number: int, rate: float, full: int) -> None:
 
 @compiled
 def weight_of(state: ShareState, message: Records) -> float:
-    """F^e at what the message's connection has sent."""
+    """F^e at what the message's connection has sent in its burst."""
     connection = state.connections[message.connection]
     if connection.shape == 0:
         return 1.0
-    sent = connection.sent + message.size - message.left
-    f = factor(connection, min(1.0, sent / connection.total), 1.0)
+    sent = message.burst_before + message.size - message.left
+    f = factor(connection, min(1.0, sent / message.burst_bytes), 1.0)
     weight = 1.0
     if connection.increase != 0.0:
         weight = f if connection.increase == 1.0 else f**connection.increase

@@ -1,7 +1,7 @@
 """The share mode: jobs in a network whose messages have, at every instant, the rates that their controls converge to.
 
 Rates are weighted max-min fair, with the weight F(bytes_ratio)^e where F is on the increase, and max(1, F)^e where it
-is on the decrease: F is that of the law of the sender, bytes_ratio the share of the bytes of its iteration that a
+is on the decrease: F is that of the law of the sender, bytes_ratio the share of the bytes of its burst that a
 connection has sent, and e says how strongly shares follow F. There are no queues, marks or losses. Rates are computed
 again when a message begins or ends, and after `hold_ns` where F changes.
 
@@ -21,6 +21,7 @@ import numpy as np
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import check_number
 from placement.simulator.exact.event_heap import empty, put
+from placement.simulator.network.bursts import burst_places
 from placement.simulator.network.class_shares import QUEUE, STRICT, WEIGHTED
 from placement.simulator.network.failures import NetworkChange
 from placement.simulator.network.laws.network_law import Control, NetworkLaw
@@ -397,19 +398,21 @@ def _work(
     for number, (job, of_job) in enumerate(zip(jobs, routes, strict=True)):
         first_step = len(steps)
         known: dict[tuple[int, int, int], int] = {}
-        routes_left = iter(of_job)
+        routes_left, places = iter(of_job), iter(burst_places(job, network, of_job))
         after = followers(job.name, job.traffic.steps)
         for step in job.traffic.steps:
             waiting = after[len(steps) - first_step]
             head = (number, step.compute_ns * PS, len(messages), len(step.messages), len(step.after))
             for message in step.messages:
                 pair = (message.source, message.target, message.connection)
+                burst = next(places)
                 connection = known.setdefault(pair, len(connections))
                 if connection == len(connections):
                     connections.append(0.0)
                     laws.append(job.law_of(message.source))
-                    if laws[-1].fair:
-                        raise UsageError(f"job {job.name}: fair=job: expected in the mode steps only")
+                    for name, is_there in (("fair=job", laws[-1].fair), ("reference=", laws[-1].reference_s)):
+                        if is_there:
+                            raise UsageError(f"job {job.name}: {name}: expected in the mode steps only")
                 connections[connection] += message.size_bytes
                 way = next(routes_left)
                 own_bps = min(_most_bps(laws[connection]) if way else math.inf, step.rate_bps)
@@ -426,6 +429,8 @@ def _work(
                         delay,
                         peak_bps,
                         own_bps,
+                        burst.size_bytes,
+                        burst.before_bytes,
                     )
                 )
                 place += len(way)
@@ -435,7 +440,7 @@ def _work(
         MESSAGE,
         (
             *("job", "step", "connection", "first", "links", "room"),
-            *("size", "delay", "peak_bps", "most_bps"),
+            *("size", "delay", "peak_bps", "most_bps", "burst_bytes", "burst_before"),
         ),
         messages,
     )

@@ -17,6 +17,7 @@ from mltcp.ebpf.layout import Action, KernelJob
 SIZES = st.lists(st.floats(1e4, 1e11), max_size=12)
 STUBS = """
 #include <stdbool.h>
+typedef unsigned short __u16;
 typedef unsigned int __u32;
 typedef unsigned long long __u64;
 #define __always_inline inline

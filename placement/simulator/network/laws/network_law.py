@@ -99,6 +99,9 @@ class NetworkLaw:
         constants: of the control, by name, where they differ from `DEFAULTS`.
         fair: whether the flows that a host sends for a job grow together like one: the increase of each is divided by
             the square of their number (mltcp_shared() in law.bpf.h, which has the reason).
+        reference_s: F is multiplied by the root of this over the time that a burst takes alone, within 1/4 and 4, in the
+            shape `remaining`; 0: it is not. The mode `steps` alone has it.
+        whole: whether bytes_ratio is that of the whole iteration, and not of its present burst (bursts.py).
 
     Raises:
         UsageError: a constant that the control does not have, a value below 0, or `fair` without a window in packets.
@@ -110,6 +113,8 @@ class NetworkLaw:
     decrease: bool = False
     constants: tuple[tuple[str, float], ...] = ()
     fair: bool = False
+    whole: bool = False
+    reference_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.fair and self.control not in WINDOW_CONTROLS:
@@ -140,8 +145,8 @@ class WindowLaw:
     """A congestion control as it is in `mltcp/ebpf`: the fields of its `struct law`, and the base.
 
     `decrease` is d of the decrease that is divided by 1 - d + d * max(1, F), `increase` the largest F on the increase
-    (0: no limit), `reference_s` the time by whose ratio to the sending time F is scaled (0: not scaled). Raises
-    UsageError for values out of range.
+    (0: no limit), `reference_s` the time by whose ratio to the sending time F is scaled (0: not scaled). With `whole`,
+    bytes_ratio is that of the iteration and not of its present burst. Raises UsageError for values out of range.
     """
 
     base: Control
@@ -151,6 +156,7 @@ class WindowLaw:
     increase: float = 0.0
     reference_s: float = 0.0
     learning_iterations: int = LEARNING_ITERATIONS
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if self.base not in WINDOW_CONTROLS:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -180,7 +181,7 @@ def _run(
     flows = np.zeros(len(jobs), state.FLOW)
     flows["cwnd"], flows["ssthresh"], flows["factor"] = 10, state.NO_SSTHRESH, 1.0
     flows["last_sent"], flows["epoch"], flows["last_jiffy"], flows["alpha"] = -1.0, state.NEVER, -1000, 1024
-    job_records, pieces = _job_records(jobs, link, state)
+    job_records, pieces = _job_records(jobs, laws, link, state)
     rows = _rows(jobs, settings)
     begins, ends, marks = (np.full((len(jobs), rows), np.nan) for _ in range(3))
     holds = np.zeros((len(jobs), rows))
@@ -254,18 +255,30 @@ def _law_records(laws: Sequence[WindowLaw], state: Any) -> Any:
     return records
 
 
-def _job_records(jobs: Sequence[PeriodicJob], link: ModelLink, state: Any) -> tuple[Any, Any]:
+def _job_records(
+    jobs: Sequence[PeriodicJob], laws: Sequence[WindowLaw], link: ModelLink, state: Any
+) -> tuple[Any, Any]:
     import numpy as np
 
     records = np.zeros(len(jobs), state.JOB)
     pieces = np.zeros(sum(len(job.pieces) for job in jobs), state.PIECE)
     first = 0
-    for record, job in zip(records, jobs, strict=True):
+    for record, job, law in zip(records, jobs, laws, strict=True):
+        starts = [0] if law.whole else job.burst_starts()
         record["first_piece"], record["pieces"] = first, len(job.pieces)
-        record["overlapped"], record["scale"] = job.overlapped, 1.0
+        record["overlapped"] = job.overlapped
+        record["silent"] = sum(job.pieces[start].after_s for start in starts[1:])
         record["drops_lateness"] = job.drops_lateness
         record["total"] = job.line_s * link.packets_per_s
-        for piece in job.pieces:
-            pieces[first] = (piece.after_s, piece.line_s * link.packets_per_s, piece.at_least_s)
+        of_bursts = _bursts([piece.line_s * link.packets_per_s for piece in job.pieces], starts)
+        for piece, of_burst in zip(job.pieces, of_bursts, strict=True):
+            pieces[first] = (piece.after_s, piece.line_s * link.packets_per_s, piece.at_least_s, *of_burst)
             first += 1
     return records, pieces
+
+
+def _bursts(packets: Sequence[float], starts: Sequence[int]) -> Iterator[tuple[float, float]]:
+    """Of each piece: the packets of its burst, and those before the burst."""
+    for start, end in pairwise((*starts, len(packets))):
+        for _ in range(start, end):
+            yield sum(packets[start:end]), sum(packets[:start])

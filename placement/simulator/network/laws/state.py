@@ -1,6 +1,6 @@
 """The state of the compiled model: arrays of one record for each job. Times are seconds, amounts are packets.
 
-`factor` is F(bytes_ratio), and `rescale` its scale by the time to send an iteration, as in mltcp.bpf.h.
+`factor` is F(bytes_ratio), and `burst_scale` its scale by the time to send a burst, as in flow.bpf.h.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ JOB = np.dtype(
         ("drops_lateness", "i8"),
         ("total", "f8"),  # packets an iteration
         ("piece", "i8"),  # the next, or the one being sent
+        ("burst_packets", "f8"),  # of the burst that it is of, by which F goes, and before that burst
+        ("burst_before", "f8"),
         ("sending", "i8"),  # whether `piece` is being sent
         ("unacked", "f8"),  # of what was given to the flow
         ("acked", "f8"),  # in this iteration
@@ -107,11 +109,11 @@ JOB = np.dtype(
         ("first_sent", "f8"),  # in this iteration; NEVER: nothing
         ("last_acked", "f8"),
         ("sending_time", "f8"),  # a minimum that is slowly forgotten; 0: unknown
-        ("scale", "f8"),  # of F
+        ("silent", "f8"),  # between the bursts of an iteration
     ]
 )
 
-PIECE = np.dtype([("after", "f8"), ("packets", "f8"), ("at_least", "f8")])
+PIECE = np.dtype([(name, "f8") for name in ("after", "packets", "at_least", "burst_packets", "burst_before")])
 
 MARK, LOSS = 1, 2
 
@@ -156,7 +158,8 @@ def increase_factor(law: Record, flow: Record) -> float:
 def _scaled_increase(law: Record, flow: Record) -> float:
     if law.shape == 0:
         return 1.0
-    flow.factor = factor(law, min(1.0, max(0.0, 1 - (flow.left + flow.later) / flow.iteration_bytes)), 1.0)
+    sent = 1 - (flow.left + flow.burst_later) / flow.burst_bytes
+    flow.factor = factor(law, min(1.0, max(0.0, sent)), flow.burst_scale)
     if law.scales_increase == 0:
         return 1.0
     return min(flow.factor, law.increase_limit) if law.increase_limit > 0 else flow.factor
@@ -173,17 +176,26 @@ def current_factor(law: Record, job: Record) -> float:
     """F of a job now; 1 until its iterations are recognised."""
     if not is_recognised(law, job):
         return 1.0
-    return factor(law, min(1.0, job.acked / job.total), job.scale)
+    ratio = (job.acked - job.burst_before) / job.burst_packets
+    return factor(law, min(1.0, max(0.0, ratio)), burst_scale(law, job))
 
 
 @compiled
-def rescale(law: Record, job: Record) -> None:
-    """mltcp_rescale(): at an iteration's end, scale F by sqrt(reference / time to send an iteration)."""
-    took = job.last_acked - job.first_sent
+def burst_scale(law: Record, job: Record) -> float:
+    """mltcp_rescale(): sqrt(reference / time to send the burst), within limits."""
+    if job.sending_time == 0:
+        return 1.0
+    sending = job.sending_time * job.burst_packets / job.total
+    return min(LARGEST_SCALE, max(SMALLEST_SCALE, (law.reference / sending) ** 0.5))
+
+
+@compiled
+def learn_sending(law: Record, job: Record) -> None:
+    """mltcp_learn_sending(): at an iteration's end, how long it sends without competition."""
+    took = job.last_acked - job.first_sent - job.silent
     if law.reference == 0 or took <= 0 or job.iteration < law.learning:
         return
     if job.sending_time == 0 or took < job.sending_time:
         job.sending_time = took
     else:
         job.sending_time += (took - job.sending_time) / 64
-    job.scale = min(LARGEST_SCALE, max(SMALLEST_SCALE, (law.reference / job.sending_time) ** 0.5))

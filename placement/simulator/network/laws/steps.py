@@ -17,7 +17,7 @@ from placement.simulator.network.laws.state import (
     Record,
     current_factor,
     is_recognised,
-    rescale,
+    learn_sending,
 )
 from placement.simulator.network.laws.windows import (
     DCTCP,
@@ -38,6 +38,7 @@ def begin_iteration(job: Record, pieces: Record, start: float, noise: float) -> 
     """Begin an iteration; `noise` is the standard deviation of its compute time."""
     job.start = start
     job.piece, job.sending = 0, 0
+    _set_burst(job, pieces[job.first_piece])
     job.acked = job.unacked = 0.0
     job.first_sent = NEVER
     job.begin = start + max(0.0, pieces[job.first_piece].after + np.random.normal(0.0, noise))
@@ -54,7 +55,13 @@ def hand_over(job: Record, flow: Record, pieces: Record, now: float) -> None:
             job.piece += 1
     elif job.sending == 0 and now >= job.due:
         _give(job, flow, pieces[job.first_piece + job.piece].packets)
+        _set_burst(job, pieces[job.first_piece + job.piece])
         job.sending = 1
+
+
+@compiled
+def _set_burst(job: Record, piece: Record) -> None:
+    job.burst_packets, job.burst_before = piece.burst_packets, piece.burst_before
 
 
 @compiled
@@ -89,7 +96,7 @@ def finish_pieces(
         return NEVER
     flow.left = flow.in_flight = job.unacked = 0.0
     if end != NEVER:
-        rescale(law, job)
+        learn_sending(law, job)
     return end
 
 

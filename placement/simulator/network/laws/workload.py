@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mltcp.control.iteration import BURST_FLOOR_NS, BURST_SHIFT
 from mltcp.core.errors import UsageError
-from mltcp.core.quantities import check_number
+from mltcp.core.quantities import NS_PER_S, check_number
 
 FRAME_BYTES = 1514
 """A full-size segment at MTU 1500, with its Ethernet header."""
@@ -111,6 +112,12 @@ class PeriodicJob:
     def line_s(self) -> float:
         """The time at line rate of an iteration's bytes (T_c)."""
         return sum(piece.line_s for piece in self.pieces)
+
+    def burst_starts(self) -> list[int]:
+        """The numbers of the pieces with which bursts begin; buckets that overlap the backward phase are one burst."""
+        silences = [0.0 if self.overlapped else piece.after_s for piece in self.pieces]
+        least_s = max(BURST_FLOOR_NS / NS_PER_S, max(silences) / (1 << BURST_SHIFT))
+        return [0, *(number for number, silence in enumerate(silences) if number and silence >= least_s)]
 
     @property
     def period_s(self) -> float:

@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import NS_PER_S
 from placement.simulator.exact.event_heap import NEVER, empty
+from placement.simulator.network.bursts import burst_places
 from placement.simulator.network.laws.network_law import NetworkLaw
 from placement.simulator.network.laws.sending import prepare
+from placement.simulator.network.laws.state import LARGEST_SCALE, SMALLEST_SCALE
 from placement.simulator.network.steps.records import (
     FLOW,
     HISTORY,
@@ -58,7 +61,7 @@ def build(network: Network, jobs: Sequence[NetworkJob], routes: Routes, seed: in
     connections = _connections(jobs, ways)
     flows, hops = _flows(network, links, jobs, connections, law_numbers, seed)
     flow_numbers = {key: number for number, key in enumerate(connections)}
-    job_records, steps, messages, nexts = _jobs(jobs, ways, flow_numbers)
+    job_records, steps, messages, nexts = _jobs(network, jobs, ways, flow_numbers)
     for flow in flows:
         flow["iteration_bytes"] = 0.0
         prepare(laws[flow["law"]], flow)
@@ -217,6 +220,7 @@ def flow_ways(links: Any, flows: Any, hops: Any) -> list[_Way]:
 
 
 def _jobs(
+    network: Network,
     jobs: Sequence[NetworkJob],
     ways: Sequence[Sequence[_Way]],
     flows: dict[_Connection, int],
@@ -237,6 +241,7 @@ def _jobs(
         row += job.iterations
         waiting = followers(job.name, job.traffic.steps)
         ways_left = iter(ways[number])
+        places = iter(burst_places(job, network, ways[number]))
         for place, part in enumerate(job.traffic.steps):
             entry = steps[step + place]
             entry["job"], entry["compute"], entry["waits"] = number, part.compute_ns, len(part.after)
@@ -246,10 +251,22 @@ def _jobs(
             for each in part.messages:
                 key = (number, each.source, each.target, each.connection)
                 flow = flows[key] if next(ways_left) else -1
-                messages[message] = (step + place, flow, each.size_bytes, part.rate_bps * _BPS, -1, 0, -1)
+                burst = next(places)
+                later = burst.size_bytes - burst.before_bytes - each.size_bytes
+                most = part.rate_bps * _BPS
+                scale = _scale(job.law_of(each.source), burst.time_ns)
+                of_burst = burst.size_bytes, later, scale
+                messages[message] = (step + place, flow, each.size_bytes, most, *of_burst, -1, 0, -1)
                 message += 1
         step += len(job.traffic.steps)
     return records, steps, messages, np.array(nexts, np.int64)
+
+
+def _scale(law: NetworkLaw, burst_ns: float) -> float:
+    """Of F, by the time that a burst takes alone (mltcp_rescale())."""
+    if not law.reference_s or not burst_ns:
+        return 1.0
+    return min(LARGEST_SCALE, max(SMALLEST_SCALE, math.sqrt(law.reference_s * NS_PER_S / burst_ns)))
 
 
 def _holds(jobs: Sequence[NetworkJob], rows: int) -> Any:

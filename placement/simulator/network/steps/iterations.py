@@ -123,6 +123,12 @@ def _begin_message(state: StepState, flow: Record, m: int, at: int) -> None:
     flow.head = m
     flow.left = state.messages[m].size
     flow.later -= flow.left
+    message = state.messages[m]
+    flow.burst_bytes, flow.burst_later, flow.burst_scale = (
+        message.burst_bytes,
+        message.burst_later,
+        message.burst_scale,
+    )
     flow.began = state.messages[m].begun = at
 
 

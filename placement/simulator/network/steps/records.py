@@ -142,6 +142,9 @@ FLOW = np.dtype(
         ("iteration", "i8"),  # of the job, that was begun last
         ("iteration_bytes", "f8"),
         ("later", "f8"),  # of them, those of messages that have not begun
+        ("burst_bytes", "f8"),  # of the burst that the message is of; by it goes F
+        ("burst_later", "f8"),  # of them, those of messages behind it
+        ("burst_scale", "f8"),  # of F
         ("traffic_class", "i8"),
         ("tail_hop", "i8"),  # with classes: where the last byte of the message is; -1: not sent yet
         ("ahead", "f8"),  # of it in that queue
@@ -203,6 +206,9 @@ MESSAGE = np.dtype(
         ("flow", "i8"),  # -1: within a host
         ("size", "f8"),
         ("most", "f8"),  # the rate at which it is made
+        ("burst_bytes", "f8"),
+        ("burst_later", "f8"),
+        ("burst_scale", "f8"),
         ("next", "i8"),
         ("begun", "i8"),
         ("waited", "i8"),  # the message before it on its connection for which it waited, or -1

@@ -108,6 +108,7 @@ def test_an_iteration_of_each_kind_of_work():
             "mltcp_reno@slope=3:decrease=1",
             NetworkLaw(Control.RENO, Aggressiveness(slope=3), decrease=True, constants=RTO),
         ),
+        ("mltcp_cubic@per=iteration", NetworkLaw(Control.CUBIC, Aggressiveness(), constants=RTO, whole=True)),
         (
             "mltcp_cubic@remaining",
             NetworkLaw(
@@ -115,6 +116,7 @@ def test_an_iteration_of_each_kind_of_work():
                 Aggressiveness.of_shape(Shape.REMAINING),
                 decrease=True,
                 constants=(*RTO, ("increase_limit", 4.0)),
+                reference_s=0.1,
             ),
         ),
     ],

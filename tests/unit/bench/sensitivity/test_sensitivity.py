@@ -1,6 +1,7 @@
 """The traffic of the six models, the plan of a measurement, and the table that comes of it."""
 
 import json
+import math
 from dataclasses import replace
 from datetime import date
 from itertools import pairwise
@@ -97,7 +98,7 @@ def test_all_pairs_of_thirty_layouts_are_measured_under_all_controls():
 
 
 def test_the_pairs_that_fit_are_those_of_the_bound():
-    whole, some = plan(), plan(demand=1.0)
+    whole, some = plan(), plan(demand=(0.0, 1.0))
     points = list(some.points())
     pairs = {point.layouts for point in points if len(point.layouts) == 2}
     settings = BoundSettings((LinkRule.FAIR,), offsets=1)
@@ -109,8 +110,11 @@ def test_the_pairs_that_fit_are_those_of_the_bound():
     assert {layout for (layout,) in alone} == {layout for pair in pairs for layout in pair}
     # A run is one of any plan that has the pair.
     assert {some.key(point) for point in points} & {whole.key(point) for point in whole.points()}
-    with pytest.raises(UsageError, match=r"--demand: expected .*, got 0.01"):
-        plan(demand=0.01)
+    others = plan(demand=(1.0, math.inf))
+    assert sorted(some.pairs + others.pairs) == sorted(whole.pairs)
+    for demand in (0.0, 0.01), (2.5, math.inf), (1.3, 1.0), (math.nan, 1.0):
+        with pytest.raises(UsageError, match=rf"--demand: expected .*, got {demand[0]:g} to {demand[1]:g}"):
+            plan(demand=demand)
 
 
 def test_the_same_seed_has_the_same_order_and_phases_under_all_controls():
@@ -273,6 +277,8 @@ def test_a_run_is_read_from_its_line():
         ),
         (("--gpus", "3"), "--gpus: expected some of 2, 4, 8, got 3"),
         (("--gpus", "two"), "--gpus: expected whole numbers such as 2,4, got 'two'"),
+        (("--demand", "1.3:"), "--demand: expected Y or X:Y, in links, got '1.3:'"),
+        (("--demand", "2:3"), "--demand: expected what some pair asks for, got 2 to 3"),
         (("--seconds", "0"), "--seconds: expected 0.1 to 3600, got 0"),
         (("--iterations", "0"), "--iterations: expected 1 or more, got 0"),
         (("--repeat", "0"), "--repeat: expected 1 or more, got 0"),

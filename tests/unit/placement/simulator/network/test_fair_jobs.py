@@ -51,7 +51,7 @@ def share_of_four(law, bottleneck=DROPS):
 def test_of_n_flows_each_has_an_increase_of_one_over_n_squared():
     for flows in (1, 2, 4, 7):
         flow = np.zeros(1, FLOW)[0]
-        flow["together"], flow["left"], flow["iteration_bytes"] = flows, 0.0, 1.0
+        flow["together"], flow["left"], flow["burst_bytes"] = flows, 0.0, 1.0
         law = np.zeros(1, LAW)[0]
         assert increase_factor(law, flow) == 1
         law["fair"] = 1

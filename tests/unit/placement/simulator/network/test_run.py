@@ -13,7 +13,7 @@ from mltcp.control.fluid import closed_form_shift
 from placement.simulator.network.laws import state
 from placement.simulator.network.laws.network_law import WINDOW_CONTROLS, Control, WindowLaw
 from placement.simulator.network.laws.run import RunSettings, isolated_s, simulate
-from placement.simulator.network.laws.state import factor, rescale
+from placement.simulator.network.laws.state import burst_scale, factor, learn_sending
 from placement.simulator.network.laws.steps import finish_pieces
 from placement.simulator.network.laws.windows import (
     CUBIC,
@@ -165,9 +165,14 @@ def test_f_is_that_of_the_controls(shape, slope, intercept, x):
 def test_the_scale_is_a_root_within_its_limits():
     law = record(state.LAW, reference=0.1)
     for took_s, scale in ((0.1, 1.0), (0.4, 0.5), (0.025, 2.0), (1e-4, 4.0), (10.0, 0.25)):
-        job = record(state.JOB, first_sent=1.0, last_acked=1.0 + took_s, iteration=2, scale=1.0)
-        rescale(law, job)
-        assert job["scale"] == pytest.approx(scale)
+        job = record(state.JOB, first_sent=1.0, last_acked=1.0 + took_s, iteration=2, total=8.0, burst_packets=8.0)
+        assert burst_scale(law, job) == 1
+        learn_sending(law, job)
+        assert burst_scale(law, job) == pytest.approx(scale)
+    # Of two bursts one takes half of the time that is left without the silence between them.
+    job = record(state.JOB, first_sent=1.0, last_acked=1.1, silent=0.05, iteration=2, total=8.0, burst_packets=4.0)
+    learn_sending(law, job)
+    assert burst_scale(law, job) == pytest.approx(2.0)
 
 
 def test_reno_and_the_scaled_steps():
@@ -247,9 +252,21 @@ def test_slow_start_waits_while_others_fill_the_queue():
     ("ended", "drops", "begin"), [(1.004, 0, 1.005), (1.009, 0, 1.005), (1.020, 0, 1.015), (1.020, 1, 1.020)]
 )
 def test_a_late_piece_is_made_up_for_by_at_most_one(ended, drops, begin):
-    pieces = np.array([(0.0, 1.0, 0.005)] * 2, state.PIECE)
+    pieces = np.array([(0.0, 1.0, 0.005, 2.0, 0.0)] * 2, state.PIECE)
     job = record(state.JOB, pieces=2, sending=1, begin=1.0, drops_lateness=drops)
     flow = record(state.FLOW)
     assert finish_pieces(record(state.LAW), job, flow, pieces, ended, 0.0) == state.NEVER
     assert job["begin"] == pytest.approx(begin)
     assert job["due"] == pytest.approx(max(begin, ended))
+
+
+def test_f_by_the_burst_parts_jobs_of_several_bursts():
+    """By that of the iteration they do not part: of bursts that collide it differs by an eighth at most."""
+    jobs = [bursts(0.215, 0.285, 8)] * 2
+    runs = RunSettings(iterations=40, starts_s=(0.0, 0.003))
+    alone_s = isolated_s(LAB, jobs, replace(runs, starts_s=()), Control.RENO)
+    burst, iteration = (
+        simulate(LAB, jobs, replace(WindowLaw.paper(Control.RENO), whole=whole), runs).mean_slowdown(alone_s, True)
+        for whole in (False, True)
+    )
+    assert burst < 1.05 < 1.1 < iteration
