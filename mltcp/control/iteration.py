@@ -85,7 +85,8 @@ BURSTS = 128
 
 BURST_FLOOR_NS = 1_000_000
 BURST_SHIFT = 3
-"""A silence parts two bursts if it is BURST_FLOOR_NS or more, and 1/8 or more of the longest of this iteration and the last.
+"""A silence parts two bursts if it is BURST_FLOOR_NS or more, and 1/8 or more of the longest of this iteration and that
+before.
 
 By the second condition a process that is not scheduled for a moment does not end a burst.
 """

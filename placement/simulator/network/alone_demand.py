@@ -63,7 +63,7 @@ def sent_alone(
 
 
 def _in_time(traffic: Traffic) -> Iterator[tuple[int, float, Callable[[float], None]]]:
-    """The steps by number, in the order in which they are ready to send, when that is, and what to call at their end."""
+    """The steps by number, in the order in which they are ready to send, when that is, and what to call at the end."""
     steps = traffic.steps
     follow = followers("", steps)
     waits = [len(step.after) for step in steps]

@@ -99,8 +99,8 @@ class NetworkLaw:
         constants: of the control, by name, where they differ from `DEFAULTS`.
         fair: whether the flows that a host sends for a job grow together like one: the increase of each is divided by
             the square of their number (mltcp_shared() in law.bpf.h, which has the reason).
-        reference_s: F is multiplied by the root of this over the time that a burst takes alone, within 1/4 and 4, in the
-            shape `remaining`; 0: it is not. The mode `steps` alone has it.
+        reference_s: F is multiplied by the root of this over the time that a burst takes alone, within 1/4 and 4, in
+            the shape `remaining`; 0: it is not. The mode `steps` alone has it.
         whole: whether bytes_ratio is that of the whole iteration, and not of its present burst (bursts.py).
 
     Raises:

@@ -165,12 +165,16 @@ def test_f_is_that_of_the_controls(shape, slope, intercept, x):
 def test_the_scale_is_a_root_within_its_limits():
     law = record(state.LAW, reference=0.1)
     for took_s, scale in ((0.1, 1.0), (0.4, 0.5), (0.025, 2.0), (1e-4, 4.0), (10.0, 0.25)):
-        job = record(state.JOB, first_sent=1.0, last_acked=1.0 + took_s, iteration=2, total=8.0, burst_packets=8.0)
+        job = record(
+            state.JOB, first_sent=1.0, last_acked=1.0 + took_s, iteration=2, total=8.0, burst_packets=8.0
+        )
         assert burst_scale(law, job) == 1
         learn_sending(law, job)
         assert burst_scale(law, job) == pytest.approx(scale)
     # Of two bursts one takes half of the time that is left without the silence between them.
-    job = record(state.JOB, first_sent=1.0, last_acked=1.1, silent=0.05, iteration=2, total=8.0, burst_packets=4.0)
+    job = record(
+        state.JOB, first_sent=1.0, last_acked=1.1, silent=0.05, iteration=2, total=8.0, burst_packets=4.0
+    )
     learn_sending(law, job)
     assert burst_scale(law, job) == pytest.approx(2.0)
 
@@ -266,7 +270,9 @@ def test_f_by_the_burst_parts_jobs_of_several_bursts():
     runs = RunSettings(iterations=40, starts_s=(0.0, 0.003))
     alone_s = isolated_s(LAB, jobs, replace(runs, starts_s=()), Control.RENO)
     burst, iteration = (
-        simulate(LAB, jobs, replace(WindowLaw.paper(Control.RENO), whole=whole), runs).mean_slowdown(alone_s, True)
+        simulate(LAB, jobs, replace(WindowLaw.paper(Control.RENO), whole=whole), runs).mean_slowdown(
+            alone_s, True
+        )
         for whole in (False, True)
     )
     assert burst < 1.05 < 1.1 < iteration
