@@ -1,7 +1,7 @@
 """Varies the law of theory.md in the window model, one part at a time: ``python -m docs.vary_theory`` (one minute).
 
-Prints the table of theory.md: slowdowns over the second half, the mean of three controls, and for jobs that do not fit
-the iteration times over those under the base.
+Prints the tables of theory.md: slowdowns over the second half, the mean of three controls, and for jobs that do not fit
+the iteration times over those under the base; and what ideal rules lose where jobs send several bursts an iteration.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from statistics import fmean, median
 
 from docs.compare_theory import LAB, pair, snapshot1
 from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
+from placement.simulator.link_order import BurstJob, BurstPhase, LinkRule, throughput_ratios
 from placement.simulator.network.laws.network_law import WINDOW_CONTROLS, Control, WindowLaw
 from placement.simulator.network.laws.run import RunSettings, isolated_s, simulate
 from placement.simulator.network.laws.workload import PeriodicJob, one_burst
@@ -127,5 +128,70 @@ def table() -> str:
     return "\n".join(lines)
 
 
+# -- several bursts ----------------------------------------------------------------------------------------------------
+
+RULES = {
+    "fair shares": LinkRule.FAIR,
+    "F by the iteration": LinkRule.RATIO,
+    "F by the burst": LinkRule.RATIO_BURST,
+    "first burst first": LinkRule.FIFO_BURST,
+    "least left of the burst first": LinkRule.SRPT_BURST,
+}
+START_S = 0.005
+"""By up to so much the second job starts after the first."""
+
+
+def sharded(blocks: int) -> BurstJob:
+    """A job by shards: each block is gathered before each pass of it, and its gradients are scattered.
+
+    It sends for 70 of 163 ms; a tenth of it belongs to no block.
+    """
+    send_s, rest_s = 0.9 * 0.07 / (3 * blocks), 0.05 * 0.07
+    forward_s, backward_s = 0.093 / 3 / blocks, 0.093 * 2 / 3 / blocks
+    return BurstJob(
+        f"by shards, {blocks} blocks",
+        (
+            BurstPhase(0, rest_s + send_s),
+            *[BurstPhase(forward_s, send_s)] * blocks,
+            *[BurstPhase(backward_s, 2 * send_s)] * (blocks - 1),
+            BurstPhase(backward_s, send_s + rest_s),
+        ),
+    )
+
+
+STAGED = BurstJob("by stages", (*[BurstPhase(0.0125, 0.0045)] * 8, BurstPhase(0, 0.024)))
+TENSOR = BurstJob("by tensor ranks, 16 bursts", (BurstPhase(0.0058, 0.0044),) * 16)
+REPLICAS = BurstJob("by replicas, one burst", (BurstPhase(0.093, 0.07),))
+LARGE = BurstJob("by replicas, 239 ms", (BurstPhase(0.136, 0.103),))
+EXCHANGES = BurstJob(
+    "by exchanges, 40 ms", (BurstPhase(0.004, 0.005), BurstPhase(0.012, 0.005), BurstPhase(0.008, 0.006))
+)
+SEVERAL = (
+    *((job, job) for job in (REPLICAS, sharded(4), sharded(8), STAGED, TENSOR)),
+    (sharded(4), REPLICAS),
+    (EXCHANGES, LARGE),
+    (STAGED, REPLICAS),
+)
+
+
+def several_bursts() -> str:
+    """What ideal rules lose of a link on which two jobs send several bursts, as a Markdown table."""
+    lines = [f"| two jobs | {' | '.join(RULES)} |", "|---|" + "---|" * len(RULES)]
+    for jobs in SEVERAL:
+        offsets = [(0.0, START_S * (seed + 1) / SEEDS) for seed in range(SEEDS)]
+        slowed = [
+            median(
+                fmean(1 / ratio for ratio in throughput_ratios(jobs, rule, offset, seed))
+                for seed, offset in enumerate(offsets)
+            )
+            for rule in RULES.values()
+        ]
+        name = " beside ".join(dict.fromkeys(job.name for job in jobs))
+        lines.append(f"| {name} | " + " | ".join(f"{each:.3f}" for each in slowed) + " |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
     print(table())
+    print()
+    print(several_bursts())

@@ -28,7 +28,7 @@ from placement.simulator.link_order import LinkRule, LinkSettings
 _RULES = tuple(rule for rule in LinkRule if rule is not LinkRule.OPTIMUM)
 _EXAMPLES = """\
 examples:
-  mltcp-bench bound                                        465 pairs of 30 layouts, nine rules
+  mltcp-bench bound                                        465 pairs of 30 layouts, ten rules
   mltcp-bench bound --table docs/tables/cubic,docs/tables/mltcp_cubic
   mltcp-bench bound --jobs MobileNetV3-2-2,DLRM-2-2
   mltcp-bench bound --models MobileNetV3,DLRM --gpus 2 --rules fair,srpt,optimum

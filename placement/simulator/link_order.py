@@ -27,7 +27,7 @@ from placement.model.state import Records
 MOST_JOBS, MOST_PHASES = 8, 64
 _DRAWN = 4096
 _HAIR = 1e-12
-_FINE = 0.005  # of an iteration that is sent at most between two computations of F
+_FINE = 0.005  # of an iteration, or a burst, that is sent at most between two computations of F
 _DEPTHS = {2: 6, 3: 4}
 _HORIZON = 5.0
 
@@ -39,6 +39,7 @@ JOB = np.dtype(
         ("left", "f8"),  # s to compute, or to send alone on the link
         ("iteration_left", "f8"),  # s to send in this iteration
         ("whole", "f8"),  # s that an iteration sends
+        ("burst", "f8"),  # and a burst
         ("alone", "f8"),  # s of an iteration alone
         ("key", "f8"),  # of a static rule
         ("class_", "i8"),  # of this burst
@@ -76,6 +77,8 @@ class LinkRule(IntEnum):
     """The jobs of the highest traffic class, in equal parts; it is chosen at the beginning of a burst."""
     OPTIMUM = 9
     """The job that a search chooses, or the best of the other rules."""
+    RATIO_BURST = 10
+    """All, in proportion to F of the part of the burst that is sent."""
 
     @property
     def label(self) -> str:
@@ -234,13 +237,13 @@ def _state(
 @compiled
 def _run(state: LinkState, rule: int, until: float) -> None:
     while state.clock[0] < until:
-        if rule == 0 or rule == 1:
+        if rule == 0 or rule == 1 or rule == 10:
             _share(state, rule)
         elif rule == 8:
             _share_class(state)
         else:
             _serve(state, _first(state, rule))
-        _advance(state, until, rule == 1)
+        _advance(state, until, rule)
 
 
 @compiled
@@ -250,7 +253,7 @@ def _run_optimum(state: LinkState, tried: LinkState, depth: int, horizon: float,
             _serve(state, _best(state, tried, depth, horizon))
         else:
             _serve(state, _first(state, 3))
-        _advance(state, until, False)
+        _advance(state, until, 9)
 
 
 @compiled
@@ -281,7 +284,7 @@ def _value(state: LinkState, tried: LinkState, code: int, depth: int, until: flo
             if tried.jobs[chosen].sending == 0:
                 return -1.0
         _serve(tried, chosen)
-        _advance(tried, until, False)
+        _advance(tried, until, 9)
     value = 0.0
     for number in range(count):
         value += (tried.jobs[number].done - state.jobs[number].done) / tried.jobs[number].alone
@@ -333,7 +336,10 @@ def _share(state: LinkState, rule: int) -> None:
         job = state.jobs[number]
         job.speed = 1.0
         if job.sending:
-            job.speed = 1.0 if rule == 0 else 2.0 - 1.75 * job.iteration_left / job.whole
+            if rule == 1:
+                job.speed = 2.0 - 1.75 * job.iteration_left / job.whole
+            elif rule == 10:
+                job.speed = 2.0 - 1.75 * job.left / job.burst
             total += job.speed
     for number in range(len(state.jobs)):
         if state.jobs[number].sending:
@@ -357,15 +363,15 @@ def _share_class(state: LinkState) -> None:
 
 
 @compiled
-def _advance(state: LinkState, until: float, is_fine: bool) -> None:
+def _advance(state: LinkState, until: float, rule: int) -> None:
     """Go to the next beginning or end of a burst, or a little step where shares follow what is sent."""
     step = until - state.clock[0]
     for number in range(len(state.jobs)):
         job = state.jobs[number]
         if job.speed > 0.0:
             step = min(step, job.left / job.speed)
-            if is_fine and job.sending and job.speed < 1.0:
-                step = min(step, _FINE * job.whole / job.speed)
+            if (rule == 1 or rule == 10) and job.sending and job.speed < 1.0:
+                step = min(step, _FINE * (job.whole if rule == 1 else job.burst) / job.speed)
     state.clock[0] += step
     for number in range(len(state.jobs)):
         job = state.jobs[number]
@@ -382,6 +388,7 @@ def _next_phase(state: LinkState, number: int) -> None:
     job, now = state.jobs[number], state.clock[0]
     if job.sending == 0:
         job.sending, job.left, job.began = 1, state.send[number, job.phase], now
+        job.burst = job.left
         job.class_ = 0
         for place in range(len(state.bounds)):
             if job.iteration_left >= state.bounds[place]:

@@ -24,6 +24,7 @@ CONTROL_NAMES = Vocabulary(
 )
 _SCALED = {"increase": (True, False), "decrease": (False, True), "both": (True, True)}
 _RECOVER = ("free_stages", 20.0)
+_CHOICES = {"fair": "job", "per": "iteration"}
 
 
 def parse_control(text: str) -> NetworkLaw:
@@ -31,8 +32,9 @@ def parse_control(text: str) -> NetworkLaw:
 
     Modifiers follow an @ and are separated by colons. Those of F: its shape, ``slope=``, ``intercept=``, and what it
     scales (increase, decrease, both). ``recover``, on DCQCN, is ``remaining:both:free_stages=20``. ``fair=job``: the
-    flows that a host sends for a job grow together like one. Any other ``name=number`` is a constant of the control;
-    ``timer=100us`` is ``timer_us=100``, and DCQCN's state may be named (`DcqcnState`): ``state=ns3``.
+    flows that a host sends for a job grow together like one. ``per=iteration``: bytes_ratio is that of the iteration,
+    and not of the burst. Any other ``name=number`` is a constant of the control; ``timer=100us`` is ``timer_us=100``,
+    and DCQCN's state may be named (`DcqcnState`): ``state=ns3``.
 
     Raises:
         UsageError: no such control or modifier.
@@ -64,10 +66,10 @@ def _modified(law: NetworkLaw, modifier: str, is_scaled: bool, text: str) -> Net
         f, number = law.aggressiveness, parse_number(value, field=where)
         changed = replace(f, slope=number) if name == "slope" else replace(f, intercept=number)
         return replace(law, aggressiveness=changed)
-    if name == "fair":
-        if value != "job":
-            raise UsageError(f"{where}: expected job, got {shown(value)}")
-        return replace(law, fair=True)
+    if name in _CHOICES:
+        if value != _CHOICES[name]:
+            raise UsageError(f"{where}: expected {_CHOICES[name]}, got {shown(value)}")
+        return replace(law, fair=law.fair or name == "fair", whole=law.whole or name == "per")
     return replace(law, constants=(*law.constants, _constant(law.control, name, value, where)))
 
 

@@ -210,6 +210,9 @@ def test_the_names_of_controls():
     with pytest.raises(UsageError, match="function: expected one of"):
         parse_control("mltcp_reno@colour")
     assert parse_control("cubic@fair=job") == NetworkLaw(Control.CUBIC, fair=True)
+    assert parse_control("mltcp_cubic@per=iteration") == NetworkLaw(
+        Control.CUBIC, Aggressiveness(), whole=True
+    )
     with pytest.raises(UsageError, match="fair: expected one of reno, cubic, dctcp with it, got dcqcn"):
         parse_control("dcqcn@fair=job")
     with pytest.raises(UsageError, match="control 'reno@fair=flow': fair: expected job, got 'flow'"):

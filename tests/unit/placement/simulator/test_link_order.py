@@ -1,5 +1,7 @@
 """Ideal sharing rules on one link: closed forms of two bursts, and what holds for any jobs."""
 
+from statistics import fmean
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,6 +45,23 @@ def test_the_ratio_gives_the_first_burst_the_larger_part():
     # first has another iteration, of which a ninth meets the second again.
     assert second == pytest.approx(11 / 11.5)
     assert first == pytest.approx(22 / (22 + 0.5 - 0.389), abs=1e-3)
+
+
+def test_of_one_burst_the_ratio_is_that_of_the_iteration():
+    jobs = [job(10, 4), job(7, 3)]
+    assert throughput_ratios(jobs, LinkRule.RATIO_BURST, (0, 1), 7) == pytest.approx(
+        throughput_ratios(jobs, LinkRule.RATIO, (0, 1), 7)
+    )
+
+
+def test_jobs_by_shards_part_by_the_ratio_of_the_burst():
+    passes = (BurstPhase(0.022, 0.018),) * 4 + (BurstPhase(0.045, 0.036),) * 4
+    jobs = [BurstJob("by shards", passes)] * 2
+    lost = {
+        rule: 1 - fmean(throughput_ratios(jobs, rule, (0, 0.01), 0, LinkSettings(80)))
+        for rule in (LinkRule.FAIR, LinkRule.RATIO, LinkRule.RATIO_BURST)
+    }
+    assert lost[LinkRule.RATIO_BURST] < 0.06 < lost[LinkRule.RATIO] < lost[LinkRule.FAIR]
 
 
 @pytest.mark.parametrize("rule", [LinkRule.SRPT, LinkRule.SMALL, LinkRule.INTENSE, LinkRule.CLASSES])
