@@ -84,11 +84,17 @@ BURSTS = 128
 """So many bursts of an iteration are told apart; those after them are one."""
 
 BURST_FLOOR_NS = 1_000_000
-BURST_SHIFT = 3
-"""A silence parts two bursts if it is BURST_FLOOR_NS or more, and 1/8 or more of the longest of this iteration and that
-before.
+BURST_SHIFT = 2
+"""A silence may part two bursts if it is BURST_FLOOR_NS or more, and 1/4 or more of the longest of this iteration and
+that before.
 
 By the second condition a process that is not scheduled for a moment does not end a burst.
+"""
+
+BURST_KNOWN = 3
+"""It does if there was one after as many bytes in so many iterations before.
+
+A job is also silent while a neighbour delays another host of it, for which it waits; but not always at the same place.
 """
 
 SHORT_BURST_SHIFT = 8
@@ -109,6 +115,14 @@ class IterationRecord:
     bytes: int
     total_bytes: int
     gap_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Silence:
+    """A silence after so many bytes of an iteration, and in how many iterations in a row there was one."""
+
+    bytes: int
+    seen: int
 
 
 @dataclass(slots=True)
@@ -172,9 +186,10 @@ class IterationTracker:
         self.burst_from = 0
         self.silent_ns = 0  # between the bursts of this iteration, and of the last one
         self.last_silent_ns = 0
-        self._bursts: list[int] = []  # after which bytes one began, in the last iteration, and in this one
-        self._found: list[int] = []
-        self._next = 0  # of those of the last iteration, the one at which the present burst ends
+        self._last: list[_Silence] = []  # of the last iteration, and of this one
+        self._found: list[_Silence] = []
+        self._next = 0  # the first of `_last` that is not behind
+        self._end = 0  # the one of `_last` at which the present burst ends
         self._longest_ns = 0
         self._last_longest_ns = 0
 
@@ -185,10 +200,11 @@ class IterationTracker:
 
     def ratio_q16(self) -> int:
         """bytes_ratio of the present burst in Q16; 0 while total_bytes is unknown."""
-        end = self._bursts[self._next] if self._next < len(self._bursts) else self.total_bytes
-        return (
-            ratio_q16(self.bytes - self.burst_from, max(1, end - self.burst_from)) if self.total_bytes else 0
-        )
+        if not self.total_bytes:
+            return 0
+        known = self._end < len(self._last) and self._last[self._end].seen >= BURST_KNOWN
+        end = self._last[self._end].bytes if known else self.total_bytes
+        return ratio_q16(self.bytes - self.burst_from, max(1, end - self.burst_from))
 
     @property
     def burst_ratio(self) -> float:
@@ -237,7 +253,7 @@ class IterationTracker:
             )
         longest_ns = max(self._longest_ns, self._last_longest_ns)
         if silence_ns >= max(BURST_FLOOR_NS, longest_ns >> BURST_SHIFT) and self.bytes > 0:
-            self._begin_burst(silence_ns)
+            self._after_silence(silence_ns)
         self.bytes += acked_bytes
         self.seen_bytes += acked_bytes
         self._follow_bursts()
@@ -277,26 +293,35 @@ class IterationTracker:
         ):
             self.total_bytes = self.bytes
 
-    def _begin_burst(self, silence_ns: int) -> None:
-        """Take note that a burst begins within the iteration."""
+    def _after_silence(self, silence_ns: int) -> None:
+        """Take note of a silence within the iteration, and begin a burst if one began here before."""
         short = self.total_bytes >> SHORT_BURST_SHIFT
         if len(self._found) == BURSTS or (self.total_bytes and self.bytes + short >= self.total_bytes):
             return  # the latter is the next iteration's, as the program will report
-        self.burst_from = self.bytes
-        self.silent_ns += silence_ns
-        if self.bytes > (self._found[-1] if self._found else 0) + short:
-            self._found.append(self.bytes)
+        near = [
+            each.seen
+            for each in self._last[max(0, self._next - 1) : self._next + 1]
+            if abs(each.bytes - self.bytes) <= short
+        ]
+        seen = min(max(near, default=0) + 1, BURST_KNOWN + 1)
+        if self.bytes > (self._found[-1].bytes if self._found else 0) + short:
+            self._found.append(_Silence(self.bytes, seen))
+        if seen > BURST_KNOWN:
+            self.burst_from = self.bytes
+            self.silent_ns += silence_ns
 
     def _follow_bursts(self) -> None:
         """Let a burst end where one ended in the last iteration, also where there is no silence this time."""
-        if self._next >= len(self._bursts):
+        if self._next < len(self._last) and self.bytes >= self._last[self._next].bytes:
+            self._next += 1
+        if self._end >= len(self._last):
             return
-        end = self._bursts[self._next]
-        if self.bytes >= end:
-            self.burst_from = max(self.burst_from, end)
-            self._next += 1
-        elif end <= self.burst_from + (self.total_bytes >> SHORT_BURST_SHIFT):
-            self._next += 1
+        end = self._last[self._end]
+        if end.seen < BURST_KNOWN or end.bytes <= self.burst_from + (self.total_bytes >> SHORT_BURST_SHIFT):
+            self._end += 1
+        elif self.bytes >= end.bytes:
+            self.burst_from = end.bytes
+            self._end += 1
 
     def observe_interval(
         self, from_ns: int, to_ns: int, acked: int, busy: bool = False
@@ -366,10 +391,10 @@ class IterationTracker:
                 self.iteration, self.start_ns, self.last_ns, self.bytes, self.total_bytes, self.gap_ns
             )
             self.iteration += 1
-            self._bursts, self._found, self._last_longest_ns = self._found, [], self._longest_ns
+            self._last, self._found, self._last_longest_ns = self._found, [], self._longest_ns
             self.last_silent_ns = self.silent_ns
         self.start_ns = now_ns
-        self.bytes = self.burst_from = self._next = self._longest_ns = self.silent_ns = 0
+        self.bytes = self.burst_from = self._next = self._end = self._longest_ns = self.silent_ns = 0
         return record
 
     def _check(self, pause_ns: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
-from mltcp.control.iteration import BURSTS
+from mltcp.control.iteration import BURST_KNOWN, BURSTS
 from mltcp.control.traffic_classes import CLASSES, USUAL_BOUNDS_BYTES
 from mltcp.core.owner import Owner
 
@@ -26,7 +26,7 @@ LARGEST_REFERENCE_S = 4000.0
 
 _LAW = struct.Struct("=15I2H")
 _MOST_U32 = (1 << 32) - 1
-_TRACKER = struct.Struct(f"=8Q4I8Q336s5Q4I{16 * BURSTS}s")
+_TRACKER = struct.Struct(f"=8Q4I8Q336s5Q6I{16 * BURSTS}s")
 _TERMS = struct.Struct(f"={_LAW.size}s32s24s")
 _JOB = struct.Struct(f"=6IQ{_LAW.size}s{_TRACKER.size}s")
 _RECORD = struct.Struct("=II6Q")
@@ -34,8 +34,9 @@ _FLOW_LINE = struct.Struct("=QIIHHHH16s16sIIIIIIQQQ16s")
 _MAPPED = bytes(10) + b"\xff\xff"
 _GIVEN_TOTAL, _GIVEN_GAP = 1, 2
 _NO_RUNGS = bytes(336)
-_BEGAN = struct.Struct(f"={2 * BURSTS}Q")
-_NO_BURSTS = bytes(_BEGAN.size)
+_SILENCES = struct.Struct(f"={2 * BURSTS}Q")
+_NO_SILENCES = bytes(_SILENCES.size)
+_SEEN_SHIFT = 56
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,11 @@ class Tracker:
     last_silent_ns: int = 0
     found: int = 0
     next: int = 0
-    bursts: int = 0
-    more_bursts: int = 0
-    began: Raw = _NO_BURSTS
+    end: int = 0
+    silences: int = 0
+    more_silences: int = 0
+    unused: int = 0
+    silent: Raw = _NO_SILENCES
 
     @classmethod
     def given_values(cls, total_bytes: int | None, gap_ns: int | None) -> Tracker:
@@ -135,9 +138,12 @@ class Tracker:
         """The progress of the job in its burst, 0 to 1, by which F goes."""
         if not self.total_bytes:
             return 0.0
-        known, first = (self.bursts, 0) if self.found else (self.more_bursts, BURSTS)
-        began = _BEGAN.unpack(self.began)
-        end = began[first + self.next] if self.next < known else self.total_bytes
+        last, first = (self.silences, 0) if self.found else (self.more_silences, BURSTS)
+        seen, end = 0, 0
+        if self.end < last:
+            seen, end = divmod(_SILENCES.unpack(self.silent)[first + self.end], 1 << _SEEN_SHIFT)
+        if seen < BURST_KNOWN:
+            end = self.total_bytes
         return min(1.0, (self.bytes - self.burst_from) / max(1, end - self.burst_from))
 
     def pack(self) -> Raw:

@@ -24,7 +24,8 @@
 
 #define BURSTS 128
 #define BURST_FLOOR_NS 1000000ULL
-#define BURST_SHIFT 3
+#define BURST_SHIFT 2
+#define BURST_KNOWN 3
 #define SHORT_BURST_SHIFT 8
 
 #define FIRST_BOUNDARY 64
@@ -35,6 +36,12 @@ struct rung {
 	__u64 mark;
 	__u64 previous_bytes;
 	__u64 alike;
+};
+
+/* A silence after so many bytes of an iteration, and in how many iterations in a row there was one. */
+struct silence {
+	__u64 bytes : 56;
+	__u64 seen : 8;
 };
 
 struct tracker {
@@ -60,16 +67,18 @@ struct tracker {
 	__u64 mean_from_ns;
 	__u64 mean_bytes;
 	struct rung rungs[RUNGS];
-	/* Bursts: after which bytes they began, in the last iteration and in this one; `found` is the half of this one. */
+	/* Silences within an iteration, of the last one and of this one; `found` is the half of this one. */
 	__u64 burst_from;
 	__u64 longest_ns; /* the longest silence in this iteration, and in the last one */
 	__u64 last_longest_ns;
 	__u64 silent_ns; /* between the bursts of this iteration, and of the last one */
 	__u64 last_silent_ns;
 	__u32 found;
-	__u32 next; /* of those of the last iteration, the one at which the present burst ends */
-	__u32 bursts[2];
-	__u64 began[2 * BURSTS];
+	__u32 next; /* of those of the last iteration, the first that is not behind */
+	__u32 end; /* and that at which the present burst ends */
+	__u32 silences[2];
+	__u32 unused;
+	struct silence silent[2 * BURSTS];
 };
 
 /* One finished iteration, as written to the ring buffer. */
@@ -199,44 +208,67 @@ static __always_inline void mltcp_learn(struct tracker *t, __u64 pause, bool hol
 	}
 }
 
-/* Of a half of `began`, by its number. */
-static __always_inline __u64 *mltcp_burst(struct tracker *t, __u32 half, __u32 number)
+/* Of a half of `silent`, by its number. */
+static __always_inline struct silence *mltcp_silence(struct tracker *t, __u32 half, __u32 number)
 {
-	return &t->began[(half & 1) * BURSTS + (number & (BURSTS - 1))];
+	return &t->silent[(half & 1) * BURSTS + (number & (BURSTS - 1))];
 }
 
-/* Take note that a burst begins within the iteration. */
-static __always_inline void mltcp_begin_burst(struct tracker *t, __u64 silence)
+/* In how many iterations in a row there was a silence here, by one of the last iteration. */
+static __always_inline __u32 mltcp_seen_here(struct tracker *t, __u32 number, __u64 within)
+{
+	__u32 half = ~t->found & 1;
+	struct silence *silence = mltcp_silence(t, half, number);
+	__u64 apart;
+
+	if (number >= t->silences[half])
+		return 0;
+	apart = silence->bytes > t->bytes ? silence->bytes - t->bytes : t->bytes - silence->bytes;
+	return apart <= within ? silence->seen : 0;
+}
+
+/* Take note of a silence within the iteration, and begin a burst if one began here before. */
+static __always_inline void mltcp_after_silence(struct tracker *t, __u64 silence_ns)
 {
 	__u64 shortest = t->total_bytes >> SHORT_BURST_SHIFT, last;
-	__u32 half = t->found & 1, found = t->bursts[half];
+	__u32 half = t->found & 1, found = t->silences[half], seen, before;
 
 	if (found >= BURSTS || (t->total_bytes && t->bytes + shortest >= t->total_bytes))
 		return; /* the latter is the next iteration's, as the program will report */
-	t->burst_from = t->bytes;
-	t->silent_ns += silence;
-	last = found ? *mltcp_burst(t, half, found - 1) : 0;
+	seen = mltcp_seen_here(t, t->next, shortest);
+	before = t->next ? mltcp_seen_here(t, t->next - 1, shortest) : 0;
+	if (before > seen)
+		seen = before;
+	if (seen <= BURST_KNOWN)
+		seen++;
+	last = found ? mltcp_silence(t, half, found - 1)->bytes : 0;
 	if (t->bytes > last + shortest) {
-		*mltcp_burst(t, half, found) = t->bytes;
-		t->bursts[half] = found + 1;
+		mltcp_silence(t, half, found)->bytes = t->bytes;
+		mltcp_silence(t, half, found)->seen = seen;
+		t->silences[half] = found + 1;
+	}
+	if (seen > BURST_KNOWN) {
+		t->burst_from = t->bytes;
+		t->silent_ns += silence_ns;
 	}
 }
 
 /* Let a burst end where one ended in the last iteration, also where there is no silence this time. */
 static __always_inline void mltcp_follow_bursts(struct tracker *t)
 {
-	__u32 half = ~t->found & 1;
-	__u64 end;
+	__u32 half = ~t->found & 1, silences = t->silences[half];
+	struct silence *end;
 
-	if (t->next >= t->bursts[half])
+	if (t->next < silences && t->bytes >= mltcp_silence(t, half, t->next)->bytes)
+		t->next++;
+	if (t->end >= silences)
 		return;
-	end = *mltcp_burst(t, half, t->next);
-	if (t->bytes >= end) {
-		if (t->burst_from < end)
-			t->burst_from = end;
-		t->next++;
-	} else if (end <= t->burst_from + (t->total_bytes >> SHORT_BURST_SHIFT)) {
-		t->next++;
+	end = mltcp_silence(t, half, t->end);
+	if (end->seen < BURST_KNOWN || end->bytes <= t->burst_from + (t->total_bytes >> SHORT_BURST_SHIFT)) {
+		t->end++;
+	} else if (t->bytes >= end->bytes) {
+		t->burst_from = end->bytes;
+		t->end++;
 	}
 }
 
@@ -249,7 +281,8 @@ static __always_inline __u64 mltcp_burst_acked(const struct tracker *t)
 static __always_inline __u64 mltcp_burst_bytes(struct tracker *t)
 {
 	__u32 half = ~t->found & 1;
-	__u64 end = t->next < t->bursts[half] ? *mltcp_burst(t, half, t->next) : t->total_bytes;
+	struct silence *known = mltcp_silence(t, half, t->end);
+	__u64 end = t->end < t->silences[half] && known->seen >= BURST_KNOWN ? known->bytes : t->total_bytes;
 
 	if (!t->total_bytes)
 		return 0;
@@ -270,13 +303,13 @@ static __always_inline bool mltcp_close_iteration(struct tracker *t, __u64 now, 
 		record->gap_ns = t->gap_ns;
 		t->iteration++;
 		t->found = ~t->found & 1;
-		t->bursts[t->found & 1] = 0;
+		t->silences[t->found & 1] = 0;
 		t->last_longest_ns = t->longest_ns;
 		t->last_silent_ns = t->silent_ns;
 	}
 	t->start_ns = now;
 	t->bytes = t->burst_from = t->longest_ns = t->silent_ns = 0;
-	t->next = 0;
+	t->next = t->end = 0;
 	return finished;
 }
 
@@ -371,7 +404,7 @@ static __always_inline bool mltcp_observe(struct tracker *t, __u64 now, __u64 ac
 	t->last_ns = now > last ? now : last;
 	longest = t->longest_ns > t->last_longest_ns ? t->longest_ns : t->last_longest_ns;
 	if (silence >= BURST_FLOOR_NS && silence >= longest >> BURST_SHIFT && t->bytes)
-		mltcp_begin_burst(t, silence);
+		mltcp_after_silence(t, silence);
 	t->bytes += acked;
 	t->seen_bytes += acked;
 	mltcp_follow_bursts(t);

@@ -517,7 +517,7 @@ def test_total_bytes_are_known_after_one_reported_iteration():
     flow.pause(COMPUTE_NS)
     flow.report(2)
     assert flow.tracker.total_bytes == 700_000
-    flow.send(450_000)
+    flow.send(350_000)
     assert flow.tracker.ratio_q16() == ONE_Q16 // 2
 
 
@@ -567,9 +567,9 @@ BURSTS_BYTES = (100_000, 300_000, 200_000)
 
 def test_the_ratio_is_that_of_the_burst():
     flow = ReportingFlow()
-    flow.train(3, BURSTS_BYTES, 10 * MS)
+    flow.train(6, BURSTS_BYTES, 10 * MS)
     flow.pause(10 * MS)
-    flow.report(3)
+    flow.report(6)
     for number, size in enumerate(BURSTS_BYTES):
         flow.pause(10 * MS if number else 0)
         flow.send(size // 2)
@@ -581,9 +581,9 @@ def test_the_ratio_is_that_of_the_burst():
 
 def test_a_burst_ends_where_it_did_though_no_silence_tells():
     flow = ReportingFlow()
-    flow.train(3, BURSTS_BYTES, 10 * MS)
+    flow.train(6, BURSTS_BYTES, 10 * MS)
     flow.pause(10 * MS)
-    flow.report(3)
+    flow.report(6)
     flow.send(sum(BURSTS_BYTES[:2]) + BURSTS_BYTES[2] // 4, acks=11)
     assert flow.tracker.burst_ratio == pytest.approx(0.25, abs=1e-2)
 
@@ -602,7 +602,7 @@ def test_a_process_that_is_not_scheduled_for_a_moment_does_not_end_a_burst():
     flow.iterate(4)
     for sent in range(10):
         flow.ack(100_000)
-        flow.pause(20 * MS if sent == 3 else MS)  # an eighth of the pause for which it computes is 27 ms
+        flow.pause(20 * MS if sent == 3 else MS)  # a quarter of the pause for which it computes is 55 ms
     flow.pause(COMPUTE_NS)
     for sent in range(10):
         flow.ack(100_000)
@@ -610,11 +610,22 @@ def test_a_process_that_is_not_scheduled_for_a_moment_does_not_end_a_burst():
         flow.pause(MS)
 
 
+def test_a_silence_that_does_not_recur_ends_no_burst():
+    flow = Flow()
+    flow.iterate(4)
+    for waited_at in (2, 4, 6, 8, 3):
+        for sent in range(10):
+            flow.ack(100_000)
+            assert flow.tracker.burst_ratio == pytest.approx((sent + 1) / 10, abs=1e-4)
+            flow.pause(90 * MS if sent == waited_at else MS)
+        flow.pause(COMPUTE_NS)
+
+
 def test_what_is_sent_while_the_job_computes_is_the_begin_of_the_next_burst():
     flow = ReportingFlow()
-    flow.train(3, (300_000, 2_000, 300_000), 10 * MS)
+    flow.train(6, (300_000, 2_000, 300_000), 10 * MS)
     flow.pause(10 * MS)
-    flow.report(3)
+    flow.report(6)
     flow.send(300_000)
     flow.pause(10 * MS)
     flow.send(2_000)
@@ -626,9 +637,9 @@ def test_what_is_sent_while_the_job_computes_is_the_begin_of_the_next_burst():
 def test_bursts_after_the_last_that_is_told_apart_are_one():
     flow = ReportingFlow()
     sizes = (100_000,) * (BURSTS + 11)
-    flow.train(3, sizes, 10 * MS)
+    flow.train(6, sizes, 10 * MS)
     flow.pause(10 * MS)
-    flow.report(3)
+    flow.report(6)
     for number, size in enumerate(sizes):
         flow.pause(10 * MS if number else 0)
         flow.send(size)

@@ -107,6 +107,6 @@ def test_both_find_the_same_iterations(compiled, total, gap, steps, repeats):
             ours.iteration,
             ours.recognised,
         )
-        assert (state.burst_from, state.next) == (ours.burst_from, ours._next)
+        assert (state.burst_from, state.next, state.end) == (ours.burst_from, ours._next, ours._end)
         assert (state.silent_ns, state.last_silent_ns) == (ours.silent_ns, ours.last_silent_ns)
         assert state.burst_ratio == pytest.approx(ours.burst_ratio, abs=2**-15)
