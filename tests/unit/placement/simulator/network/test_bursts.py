@@ -46,8 +46,8 @@ def places(job):
     ]
 
 
-def test_a_silence_of_an_eighth_of_the_longest_parts_bursts():
-    job = chain((20, [1e6]), (2, [2e6]), (3, [3e6]))
+def test_a_silence_of_a_quarter_of_the_longest_parts_bursts():
+    job = chain((20, [1e6]), (4.9, [2e6]), (5, [3e6]))
     assert places(job) == [(3e6, 0), (3e6, 1e6), (3e6, 0)]
     assert places(replace(job, law=replace(LAW, whole=True))) == [(6e6, 0), (6e6, 1e6), (6e6, 3e6)]
 
