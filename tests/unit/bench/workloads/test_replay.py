@@ -16,7 +16,9 @@ def late():
     time.sleep(1.0 if os.environ["RANK"] == "0" else 0.0)
     return read()
 replay.tcp_flows = late
-sys.exit(replay.main(sys.argv[1:]))
+status = replay.main(sys.argv[1:])
+sys.stdout.flush()
+os._exit(status)  # as the module ends
 """
 ARGUMENTS = "--profile resnet50 --scale-bytes 0.001 --scale-time 0.01 --iterations 1 --json"
 
