@@ -52,8 +52,7 @@ def parse_policy(text: str, isolated_control: str) -> Policy:
 
     Modifiers follow an ``@`` and are separated by colons: a shape of F, or one of ``start=``, ``decrease=``,
     ``increase=``, ``reference=``, ``slope=``, ``intercept=``, ``classes=``, ``fair=job``, ``per=iteration``; for
-    example
-    ``mltcp_reno@quadratic`` or ``mltcp_dctcp@start=keep:slope=3.5``. Paced policies accept ``base=CONTROL``,
+    example ``mltcp_reno@quadratic`` or ``mltcp_dctcp@start=keep:slope=3.5``. Paced policies accept ``base=CONTROL``,
     ``interval=SECONDS``, ``by=socket`` (without a daemon), the modifiers of F, and the constants of the rate law by
     their names.
 

@@ -252,7 +252,7 @@ class IterationTracker:
                 0,
             )
         longest_ns = max(self._longest_ns, self._last_longest_ns)
-        if silence_ns >= max(BURST_FLOOR_NS, longest_ns >> BURST_SHIFT) and self.bytes > 0:
+        if silence_ns >= parting_silence_ns(longest_ns) and self.bytes > 0:
             self._after_silence(silence_ns)
         self.bytes += acked_bytes
         self.seen_bytes += acked_bytes
@@ -478,6 +478,11 @@ class IterationTracker:
 def matches(sent_bytes: int, total_bytes: int) -> bool:
     """Whether these are the bytes of a whole iteration of a job that sends `total_bytes` in one (0: unknown)."""
     return total_bytes > 0 and _alike(sent_bytes, total_bytes, ALIKE_SHIFT)
+
+
+def parting_silence_ns(longest_ns: float) -> float:
+    """The shortest silence that may part two bursts of an iteration whose longest one is this."""
+    return max(BURST_FLOOR_NS, longest_ns // (1 << BURST_SHIFT))
 
 
 def _alike(a: int, b: int, shift: int) -> bool:

@@ -26,7 +26,9 @@ LARGEST_REFERENCE_S = 4000.0
 
 _LAW = struct.Struct("=15I2H")
 _MOST_U32 = (1 << 32) - 1
-_TRACKER = struct.Struct(f"=8Q4I8Q336s5Q6I{16 * BURSTS}s")
+_SILENCE = struct.Struct("=Q")
+_NO_SILENCES = bytes(2 * BURSTS * _SILENCE.size)
+_TRACKER = struct.Struct(f"=8Q4I8Q336s5Q6I{len(_NO_SILENCES)}s")
 _TERMS = struct.Struct(f"={_LAW.size}s32s24s")
 _JOB = struct.Struct(f"=6IQ{_LAW.size}s{_TRACKER.size}s")
 _RECORD = struct.Struct("=II6Q")
@@ -34,8 +36,6 @@ _FLOW_LINE = struct.Struct("=QIIHHHH16s16sIIIIIIQQQ16s")
 _MAPPED = bytes(10) + b"\xff\xff"
 _GIVEN_TOTAL, _GIVEN_GAP = 1, 2
 _NO_RUNGS = bytes(336)
-_SILENCES = struct.Struct(f"={2 * BURSTS}Q")
-_NO_SILENCES = bytes(_SILENCES.size)
 _SEEN_SHIFT = 56
 
 
@@ -141,7 +141,8 @@ class Tracker:
         last, first = (self.silences, 0) if self.found else (self.more_silences, BURSTS)
         seen, end = 0, 0
         if self.end < last:
-            seen, end = divmod(_SILENCES.unpack(self.silent)[first + self.end], 1 << _SEEN_SHIFT)
+            (silence,) = _SILENCE.unpack_from(self.silent, (first + self.end) * _SILENCE.size)
+            seen, end = divmod(silence, 1 << _SEEN_SHIFT)
         if seen < BURST_KNOWN:
             end = self.total_bytes
         return min(1.0, (self.bytes - self.burst_from) / max(1, end - self.burst_from))

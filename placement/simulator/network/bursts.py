@@ -5,11 +5,12 @@ The twin of what the kernel learns from a job's last iteration (mltcp/control/it
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mltcp.control.iteration import BURST_FLOOR_NS, BURST_SHIFT
+from mltcp.control.iteration import parting_silence_ns
 from placement.simulator.network.alone_demand import sent_alone
 from placement.simulator.network.topology import Network
 from placement.simulator.network.traffic import NetworkJob
@@ -36,16 +37,15 @@ def burst_places(job: NetworkJob, network: Network, ways: Sequence[Sequence[int]
     Under a law by the whole iteration, that is one burst.
     """
     nics = [network.links[way[0]].rate_bps for way in ways if way]
-    bursts = _bursts(job, min(nics)) if nics else {}
+    bursts = {whole: _bursts(job, min(nics), whole) if nics else {} for whole in (False, True)}
     nothing = _Burst(0)
     found: dict[tuple[int, int, int, _Burst], list[tuple[float, int, float]]] = defaultdict(list)
     number = 0
     for step_number, step in enumerate(job.traffic.steps):
         for message in step.messages:
             host = job.hosts[message.source]
-            begin_ns, burst = bursts.get((step_number, host), (0.0, nothing))
-            if job.law_of(message.source).whole:
-                burst = nothing
+            of_host = bursts[job.law_of(message.source).whole]
+            begin_ns, burst = of_host.get((step_number, host), (0.0, nothing))
             key = (message.source, message.target, message.connection, burst)
             found[key].append((begin_ns, number, message.size_bytes))
             number += 1
@@ -65,8 +65,8 @@ class _Burst:
     time_ns: float
 
 
-def _bursts(job: NetworkJob, host_bps: float) -> dict[tuple[int, int], tuple[float, _Burst]]:
-    """Of each step and host: when it begins to send, and its burst."""
+def _bursts(job: NetworkJob, host_bps: float, whole: bool) -> dict[tuple[int, int], tuple[float, _Burst]]:
+    """Of each step and host: when it begins to send, and its burst; all that it sends is one where they are `whole`."""
     sent, end_ns = sent_alone(job.traffic, job.hosts, host_bps)
     found: dict[tuple[int, int], tuple[float, _Burst]] = {}
     for host, unsorted in sent.items():
@@ -76,7 +76,7 @@ def _bursts(job: NetworkJob, host_bps: float) -> dict[tuple[int, int], tuple[flo
             silences.append(max(0.0, span.begin_ns - until_ns))
             until_ns = max(until_ns, span.end_ns)
         longest_ns = max(*silences, spans[0].begin_ns + max(0.0, end_ns - until_ns))
-        least_ns = max(BURST_FLOOR_NS, longest_ns / (1 << BURST_SHIFT))
+        least_ns = math.inf if whole else parting_silence_ns(longest_ns)
         burst = _Burst(0.0)
         for span, silence in zip(spans, silences, strict=True):
             if silence >= least_ns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 from statistics import fmean
 from typing import Any
 
@@ -270,9 +270,9 @@ def _job_records(
         record["silent"] = sum(job.pieces[start].after_s for start in starts[1:])
         record["drops_lateness"] = job.drops_lateness
         record["total"] = job.line_s * link.packets_per_s
-        of_bursts = _bursts([piece.line_s * link.packets_per_s for piece in job.pieces], starts)
-        for piece, of_burst in zip(job.pieces, of_bursts, strict=True):
-            pieces[first] = (piece.after_s, piece.line_s * link.packets_per_s, piece.at_least_s, *of_burst)
+        packets = [piece.line_s * link.packets_per_s for piece in job.pieces]
+        for piece, own, of_burst in zip(job.pieces, packets, _bursts(packets, starts), strict=True):
+            pieces[first] = (piece.after_s, own, piece.at_least_s, *of_burst)
             first += 1
     return records, pieces
 
@@ -280,5 +280,4 @@ def _job_records(
 def _bursts(packets: Sequence[float], starts: Sequence[int]) -> Iterator[tuple[float, float]]:
     """Of each piece: the packets of its burst, and those before the burst."""
     for start, end in pairwise((*starts, len(packets))):
-        for _ in range(start, end):
-            yield sum(packets[start:end]), sum(packets[:start])
+        yield from repeat((sum(packets[start:end]), sum(packets[:start])), end - start)

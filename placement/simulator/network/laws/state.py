@@ -181,12 +181,17 @@ def current_factor(law: Record, job: Record) -> float:
 
 
 @compiled
+def scale_of(reference: float, sending: float) -> float:
+    """mltcp_rescale(): the root of a time over that for which a burst is sent alone, within limits."""
+    return min(LARGEST_SCALE, max(SMALLEST_SCALE, (reference / sending) ** 0.5))
+
+
+@compiled
 def burst_scale(law: Record, job: Record) -> float:
-    """mltcp_rescale(): sqrt(reference / time to send the burst), within limits."""
+    """The scale of F for the present burst; 1 until it is known how long an iteration sends."""
     if job.sending_time == 0:
         return 1.0
-    sending = job.sending_time * job.burst_packets / job.total
-    return min(LARGEST_SCALE, max(SMALLEST_SCALE, (law.reference / sending) ** 0.5))
+    return scale_of(law.reference, job.sending_time * job.burst_packets / job.total)
 
 
 @compiled

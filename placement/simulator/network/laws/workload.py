@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mltcp.control.iteration import BURST_FLOOR_NS, BURST_SHIFT
+from mltcp.control.iteration import parting_silence_ns
 from mltcp.core.errors import UsageError
 from mltcp.core.quantities import NS_PER_S, check_number
 
@@ -116,7 +116,7 @@ class PeriodicJob:
     def burst_starts(self) -> list[int]:
         """The numbers of the pieces with which bursts begin; buckets that overlap the backward phase are one burst."""
         silences = [0.0 if self.overlapped else piece.after_s for piece in self.pieces]
-        least_s = max(BURST_FLOOR_NS / NS_PER_S, max(silences) / (1 << BURST_SHIFT))
+        least_s = parting_silence_ns(max(silences) * NS_PER_S) / NS_PER_S
         return [0, *(number for number, silence in enumerate(silences) if number and silence >= least_s)]
 
     @property

@@ -16,7 +16,7 @@ from placement.simulator.exact.event_heap import NEVER, empty
 from placement.simulator.network.bursts import burst_places
 from placement.simulator.network.laws.network_law import NetworkLaw
 from placement.simulator.network.laws.sending import prepare
-from placement.simulator.network.laws.state import LARGEST_SCALE, SMALLEST_SCALE
+from placement.simulator.network.laws.state import scale_of
 from placement.simulator.network.steps.records import (
     FLOW,
     HISTORY,
@@ -263,10 +263,10 @@ def _jobs(
 
 
 def _scale(law: NetworkLaw, burst_ns: float) -> float:
-    """Of F, by the time that a burst takes alone (mltcp_rescale())."""
+    """Of F, by the time that a burst takes alone; 1 where the law does not scale it."""
     if not law.reference_s or not burst_ns:
         return 1.0
-    return min(LARGEST_SCALE, max(SMALLEST_SCALE, math.sqrt(law.reference_s * NS_PER_S / burst_ns)))
+    return float(scale_of(law.reference_s * NS_PER_S, burst_ns))
 
 
 def _holds(jobs: Sequence[NetworkJob], rows: int) -> Any:

@@ -120,16 +120,13 @@ def activate(state: StepState, number: int) -> None:
 def _begin_message(state: StepState, flow: Record, m: int, at: int) -> None:
     if flow.has_class:
         _choose_class(state, flow)
-    flow.head = m
-    flow.left = state.messages[m].size
-    flow.later -= flow.left
     message = state.messages[m]
-    flow.burst_bytes, flow.burst_later, flow.burst_scale = (
-        message.burst_bytes,
-        message.burst_later,
-        message.burst_scale,
-    )
-    flow.began = state.messages[m].begun = at
+    flow.head = m
+    flow.left = message.size
+    flow.later -= flow.left
+    flow.burst_bytes, flow.burst_later = message.burst_bytes, message.burst_later
+    flow.burst_scale = message.burst_scale
+    flow.began = message.begun = at
 
 
 @compiled

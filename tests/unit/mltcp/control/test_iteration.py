@@ -588,36 +588,33 @@ def test_a_burst_ends_where_it_did_though_no_silence_tells():
     assert flow.tracker.burst_ratio == pytest.approx(0.25, abs=1e-2)
 
 
-def test_of_one_burst_the_ratio_is_that_of_the_iteration():
-    flow = Flow()
-    flow.iterate(4)
+def send_evenly(flow, waits_at=None, wait_ns=0):
+    """An iteration in ten acknowledgements, of which the job waits after one; its bytes_ratio is the iteration's."""
     for sent in range(10):
         flow.ack(100_000)
         assert flow.tracker.burst_ratio == pytest.approx((sent + 1) / 10, abs=1e-4)
-        flow.pause(MS)
+        flow.pause(wait_ns if sent == waits_at else MS)
+
+
+def test_of_one_burst_the_ratio_is_that_of_the_iteration():
+    flow = Flow()
+    flow.iterate(4)
+    send_evenly(flow)
 
 
 def test_a_process_that_is_not_scheduled_for_a_moment_does_not_end_a_burst():
     flow = Flow()
     flow.iterate(4)
-    for sent in range(10):
-        flow.ack(100_000)
-        flow.pause(20 * MS if sent == 3 else MS)  # a quarter of the pause for which it computes is 55 ms
+    send_evenly(flow, 3, 20 * MS)  # a quarter of the pause for which it computes is 55 ms
     flow.pause(COMPUTE_NS)
-    for sent in range(10):
-        flow.ack(100_000)
-        assert flow.tracker.burst_ratio == pytest.approx((sent + 1) / 10, abs=1e-4)
-        flow.pause(MS)
+    send_evenly(flow)
 
 
 def test_a_silence_that_does_not_recur_ends_no_burst():
     flow = Flow()
     flow.iterate(4)
-    for waited_at in (2, 4, 6, 8, 3):
-        for sent in range(10):
-            flow.ack(100_000)
-            assert flow.tracker.burst_ratio == pytest.approx((sent + 1) / 10, abs=1e-4)
-            flow.pause(90 * MS if sent == waited_at else MS)
+    for waits_at in (2, 4, 6, 8, 3):
+        send_evenly(flow, waits_at, 90 * MS)
         flow.pause(COMPUTE_NS)
 
 

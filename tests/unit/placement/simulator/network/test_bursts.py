@@ -65,6 +65,10 @@ def test_the_time_of_a_burst_is_that_of_all_that_its_host_sends():
     job = chain((10, [1e6, 2e6]), (10, [3e6]))
     times = [each.time_ns for each in burst_places(job, MARKED, [(0, 2)] * 3)]
     assert times == pytest.approx([8 * MS, 8 * MS, 8 * MS])
+    whole = replace(job, law=replace(LAW, whole=True))
+    assert [each.time_ns for each in burst_places(whole, MARKED, [(0, 2)] * 3)] == pytest.approx(
+        [16 * MS] * 3
+    )
 
 
 @pytest.mark.parametrize("mode", ["steps", "shares"])
