@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
-from mltcp.control.iteration import IterationTracker
+from mltcp.control.iteration import PAUSE_FLOOR_NS, IterationTracker
 from mltcp.core.errors import MltcpError
 from mltcp.ebpf.jobs import attached
 from mltcp.ebpf.layout import KernelJob, Tracker
@@ -191,18 +191,19 @@ def learned_by_the_reference(records):
         finished = reference.observe(record.start_ns, 0)
         if finished is not None:
             learned.append(finished.total_bytes)
-        reference.observe(record.end_ns, record.bytes)
+        reference.observe(record.end_ns, record.bytes, busy=True)  # a long iteration is no pause
     return learned
 
 
 def test_a_steady_stream_is_never_recognised(loaded):
-    with job_of(loaded) as place:
-        send(place, [3_000_000], pause_s=0)
-        records = records_of(loaded, place, least_bytes=3_000_000)
-    assert sum(record.bytes for record in records) == 3_000_000
-    # Where other programs hold the sender up, the stream is in parts, which may be buffers of one size: an iteration.
-    assert [record.total_bytes for record in records[:-1]] == learned_by_the_reference(records)
-    assert len(records) > 2 or {record.total_bytes for record in records} == {0}
+    for _ in range(20):  # what other programs hold up is in parts, which may be alike: it is sent again
+        with job_of(loaded) as place:
+            _, held_up_s = send(place, [3_000_000], pause_s=0)
+            records = records_of(loaded, place, least_bytes=3_000_000)
+        assert sum(record.bytes for record in records) == 3_000_000
+        if held_up_s * 1e9 < PAUSE_FLOOR_NS:
+            break
+    assert [record.total_bytes for record in records] == [0]
 
 
 @pytest.mark.parametrize("loaded", ["mltcp_cubic"], indirect=True)
