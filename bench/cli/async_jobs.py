@@ -74,10 +74,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     option(command, "--hosts", HOSTS, "", "N")
     option(command, "--slots", SLOTS, "of a host", "N")
     option(command, "--control", CONTROLS[0], "congestion control", choices=CONTROLS)
-    add_link(command)
-    command.set_defaults(
-        rate=f"{LINK.rate_bps // 10**6}mbit", queue=f"{LINK.queue_bytes // 1000}kb", ecn="none"
-    )
+    add_link(command, LINK)
     command.add_argument(
         "-o",
         "--output",

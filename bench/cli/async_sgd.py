@@ -14,6 +14,7 @@ from bench.async_sgd.sweep import AsyncSweep, SweepPoint, parse_variants, parse_
 from bench.cli.contest_arguments import add_link, check_counts, link_of
 from bench.command_line import option
 from bench.lab.bottleneck import MARKERS, VIRTUAL_QUEUE
+from bench.lab.link import Link
 from bench.workloads.parameter_server.job import add_work, shares_of, work_of
 from mltcp.core.errors import UsageError
 from mltcp.core.progress import progress_bar
@@ -46,8 +47,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     option(command, "--updates", 150, "gradients of a run", "N")
     option(command, "--repeat", 3, "how often each point runs, interleaved", "N")
     add_work(command, worker_s="0.085", server_s="0.052", size="500kb", replay=True)
-    add_link(command)
-    command.set_defaults(rate="20mbit", queue="60kb", ecn="15kb")
+    add_link(command, Link(20_000_000, 60_000, 15_000))
     command.add_argument(
         "--acks-first",
         action="store_true",

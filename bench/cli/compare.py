@@ -37,17 +37,20 @@ from bench.compare.results.journal import keep_in, read_result
 from bench.compare.results.results import CompareResult, compare_document, compare_result
 from bench.compare.results.runs import Change
 from bench.compare.trace.hosts import LabTraceSource, TraceSource
-from bench.compare.trace.trace import TracePlan
+from bench.compare.trace.trace import TracePlan, compare_trace, first_jobs, total_iterations
 from bench.hosts.hosts_file import load_hosts_file
 from bench.hosts.trace_hosts import RemoteTraceSource
 from bench.lab.link import Link
-from bench.lab.two_tier import TwoTier
+from bench.lab.two_tier import NIC, TwoTier
 from bench.workloads.model_work import ModelWork, is_model, split_jobs
 from bench.workloads.phases import parse_change
 from bench.workloads.profile import Profile, default_fraction, fit, link_time_s
 from bench.workloads.profile import load as load_profile
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import check_number
+from placement.traces import sets
+from placement.traces.sets import JobSet
 
 _POLICIES = "isolated,fair,mltcp_cubic,cassini"
 _RACKS, _SERVERS, _SLOTS, _FIRST = 4, 3, 2, 12
@@ -125,7 +128,8 @@ def _add_jobs(command: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--trace",
         metavar="NAME",
-        help="a trace on a two-tier lab, by name or JSON file",
+        help="a trace on a two-tier lab, by name or JSON file; or drawn by --seed as by `mltcp-placement network`, "
+        "such as poisson:jobs=24,load=0.9,models=VGG16+BERT",
     )
     which.add_argument(
         "--jobs",
@@ -158,7 +162,14 @@ def _add_conditions(command: argparse.ArgumentParser) -> None:
         "when jobs of a set start; random times are the same for all policies of a repeat",
         choices=("together", "random"),
     )
-    option(command, "--seed", 0, "of random starts and random placement")
+    option(command, "--seed", 0, "of random starts, random placement, and a drawn trace")
+    option(
+        command,
+        "--dilate",
+        1.0,
+        "how many times as long the times of a set or trace are, and as large its bytes, as usual (docs/lab.md)",
+        "K",
+    )
     option(
         command,
         "--profiles",
@@ -271,18 +282,32 @@ def template_of(options: argparse.Namespace) -> Contest:
         # A profile that was measured across a change would describe neither side of it.
         measured_profiles=options.profiles == "measured" and isolated and change is None,
         change=change,
+        dilation=dilation_of(options),
     )
 
 
 def _run_trace(options: argparse.Namespace) -> CompareResult:
-    from bench.compare.trace import trace as compare_trace
-    from placement.traces import sets
-
     plan, source = trace_plan_of(options), trace_source_of(options)
-    trace = compare_trace.first_jobs(sets.load(options.trace), options.first or _FIRST)
+    trace = trace_of(options, len(source.cluster.gpus))
     keep = keep_in(options.output)
-    with progress(compare_trace.total_iterations(trace, plan), plan.repeat) as step:
-        return compare_result([compare_trace.compare_trace(trace, plan, source, step, keep)])
+    with progress(total_iterations(trace, plan), plan.repeat) as step:
+        return compare_result([compare_trace(trace, plan, source, step, keep)])
+
+
+def trace_of(options: argparse.Namespace, gpus: int) -> JobSet:
+    """The jobs of the trace: drawn for so many GPUs, or the first of a set.
+
+    Raises:
+        UsageError: there is none of this name.
+    """
+    from placement.experiments.cassini import PhasedMix  # slow to import
+
+    drawn = PhasedMix.parse(options.trace, gpus) if ":" in options.trace else None
+    if drawn is None:
+        return first_jobs(sets.load(options.trace), _given(options.first, _FIRST))
+    if options.first is not None:
+        raise UsageError("--first: expected without a drawn trace, which has the jobs of its `jobs=`")
+    return drawn.trace(options.seed).jobs
 
 
 def trace_plan_of(options: argparse.Namespace) -> TracePlan:
@@ -303,7 +328,13 @@ def trace_plan_of(options: argparse.Namespace) -> TracePlan:
         placement=options.placement,
         seed=options.seed,
         retry_busy=retry_busy_of(options),
+        dilation=dilation_of(options),
     )
+
+
+def dilation_of(options: argparse.Namespace) -> float:
+    """By how much times are longer. Raises UsageError: out of range."""
+    return check_number(options.dilate, field="--dilate", lowest=0.01, highest=1000)
 
 
 def trace_source_of(options: argparse.Namespace) -> TraceSource:
@@ -318,6 +349,7 @@ def trace_source_of(options: argparse.Namespace) -> TraceSource:
         racks=_given(options.racks, _RACKS),
         servers=_given(options.servers, _SERVERS),
         slots=_given(options.slots, _SLOTS),
+        nic=link_of(options, NIC),
     )
     return LabTraceSource(shape, options.ecn_by)
 
@@ -350,8 +382,6 @@ def _names(argument: str, text: str) -> list[str]:
 
 
 def _set(name: str) -> Snapshot:
-    from placement.traces import sets
-
     jobs = sets.load(name)
     return Snapshot(
         jobs.name,

@@ -27,7 +27,8 @@ from bench.workloads.profile import Profile, Scale, default_fraction, fit, load
 from mltcp.core.errors import NotAvailableError, UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
-from mltcp.core.quantities import parse_rate_bps, parse_size_bytes
+from mltcp.core.quantities import format_rate, format_size, parse_rate_bps, parse_size_bytes
+from placement.simulator.network.topology import Marking
 
 Runner = Callable[[Progress, Keep], list[Measured]]
 """Measures contests; the arguments are those of `run_contests`."""
@@ -72,16 +73,21 @@ def add_runs(command: argparse.ArgumentParser, iterations: int, repeat: int) -> 
     option(command, "--ranks", 2, "processes of a job, each on a host", "N")
 
 
-def add_link(command: argparse.ArgumentParser) -> None:
-    """Add the arguments that describe the bottleneck."""
-    command.add_argument("--rate", default="300mbit", help="rate of the bottleneck (default %(default)s)")
+DEFAULT_LINK = Link(300_000_000, 300_000, 40_000)
+
+
+def add_link(command: argparse.ArgumentParser, default: Link = DEFAULT_LINK) -> None:
+    """Add the arguments that describe the bottleneck; what they leave out is that of the default."""
+    marks = "none" if default.ecn_threshold_bytes is None else format_size(default.ecn_threshold_bytes)
+    command.add_argument("--rate", help=f"rate of the bottleneck (default {format_rate(default.rate_bps)})")
+    command.add_argument("--queue", help=f"its queue limit (default {format_size(default.queue_bytes)})")
     command.add_argument(
-        "--queue", default="300kb", help="queue limit of the bottleneck (default %(default)s)"
+        "--ecn",
+        help="queue above which packets are marked; a ramp LOWEST-HIGHEST-PROBABILITY, such as 20kb-80kb-0.1; or "
+        f"`none` (default {marks})",
     )
-    command.add_argument(
-        "--ecn", default="40kb", help="queue above which packets are marked, or `none` (default %(default)s)"
-    )
-    option(command, "--mtu", 1500, "in bytes")
+    command.add_argument("--mtu", type=int, help=f"in bytes (default {default.mtu})")
+    command.set_defaults(default_link=default)
     option(
         command,
         "--classes",
@@ -217,11 +223,34 @@ def check_counts(options: argparse.Namespace, *fields: str) -> None:
             raise UsageError(f"--{field}: expected 1 or more, got {getattr(options, field)}")
 
 
-def link_of(options: argparse.Namespace) -> Link:
-    """The bottleneck that the arguments describe."""
-    ecn = None if options.ecn == "none" else _size("ecn", options.ecn)
-    rate_bps = parse_rate_bps(options.rate, field="--rate", lowest=MIN_RATE_BPS, highest=MAX_RATE_BPS)
-    return Link(rate_bps, _size("queue", options.queue), ecn, options.mtu, classes=options.classes)
+def link_of(options: argparse.Namespace, default: Link | None = None) -> Link:
+    """The bottleneck that the arguments describe; what they leave out is that of the default, or of the command's."""
+    given: dict[str, int | float | None] = {}
+    if options.rate is not None:
+        given["rate_bps"] = parse_rate_bps(
+            options.rate, field="--rate", lowest=MIN_RATE_BPS, highest=MAX_RATE_BPS
+        )
+    if options.queue is not None:
+        given["queue_bytes"] = parse_size_bytes(options.queue, field="--queue", highest=MAX_QUEUE_BYTES)
+    if options.ecn is not None:
+        given |= _marks(options.ecn)
+    if options.mtu is not None:
+        given["mtu"] = options.mtu
+    return replace(default or options.default_link, **given, classes=options.classes)
+
+
+def _marks(text: str) -> dict[str, int | float | None]:
+    if text == "none":
+        return {"ecn_threshold_bytes": None}
+    marking = Marking.parse(text, "--ecn", MAX_QUEUE_BYTES)
+    threshold, highest = int(marking.lowest_bytes), int(marking.highest_bytes)
+    if highest == threshold:
+        return {"ecn_threshold_bytes": threshold}
+    return {
+        "ecn_threshold_bytes": threshold,
+        "ecn_highest_bytes": highest,
+        "ecn_probability": marking.probability,
+    }
 
 
 def whole_numbers(text: str, field: str) -> list[int]:
@@ -294,10 +323,6 @@ def _scale(profiles: Sequence[Profile], link: Link, options: argparse.Namespace,
         raise UsageError(
             f"--scale: expected `auto` or B:T, two positive numbers, got {options.scale!r}"
         ) from None
-
-
-def _size(field: str, text: str) -> int:
-    return parse_size_bytes(text, field=f"--{field}", highest=MAX_QUEUE_BYTES)
 
 
 def _setting(options: argparse.Namespace, scale: Scale) -> dict[str, Scalar]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench.cli.contest_arguments import add_link, link_of, whole_numbers
 from bench.compare.approach import parse_policy
+from bench.lab.link import Link
 from bench.sensitivity.measure import measured
 from bench.sensitivity.plan import SensitivityPlan, SensitivityPoint, layouts_of
 from bench.sensitivity.report import document, print_report
@@ -60,8 +61,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--warm-up", type=float, default=3.0, metavar="S", help="before it (default %(default)s)")
     add("--repeat", type=int, default=1, metavar="N", help="of the pairs (default 1)")
     add("--seed", type=int, default=0, help="of the order and the phases (default 0)")
-    add_link(command)
-    command.set_defaults(rate="100mbit", queue="200kb", ecn="30kb")
+    add_link(command, Link(100_000_000, 200_000, 30_000))
     add("-o", "--output", type=Path, required=True, metavar="DIR", help="for runs and tables")
     add("--json", action="store_true", help="one JSON document instead of the tables")
 

@@ -40,6 +40,7 @@ class Contest:
         score: the compatibility score of the jobs.
         change: the change of a job's compute time that its work contains.
         device: where the ranks' tensors are.
+        dilation: how many times as long the times of a set of jobs are, and with them its bytes, as usual.
     """
 
     jobs: tuple[tuple[str, Work], ...]
@@ -58,6 +59,7 @@ class Contest:
     score: float | None = None
     change: Change | None = None
     device: str = "cpu"
+    dilation: float = 1.0
 
     @property
     def total_iterations(self) -> int:
@@ -96,12 +98,20 @@ class Contest:
             "rate_bps": self.link.rate_bps,
             "queue_bytes": self.link.queue_bytes,
             "ecn_threshold_bytes": self.link.ecn_threshold_bytes,
+            **self.link.ramp,
             "ecn_by": self.ecn_by,
             "mtu": self.link.mtu,
             "ranks": self.ranks,
             "iterations": self.iterations,
         }
         return Measured(self.name, {**conditions, **self.setting}, (), self.score, self.change)
+
+    def ideal_s(self, index: int) -> float | None:
+        """A job's iteration time alone if link and hosts were ideal; None: not known, as of what computes itself."""
+        work = self.jobs[index][1]
+        if isinstance(work, ModelWork | TrainingOptions):
+            return None
+        return self._expected_s(work)
 
     def _expected_s(self, work: Work) -> float:
         if isinstance(work, ModelWork):
@@ -157,7 +167,7 @@ def contest_of(
     names = [job.name for job in snapshot.jobs]
     if template.change is not None and template.change.job not in names:
         raise UsageError(f"--change: no job {template.change.job!r} in the set; there are {', '.join(names)}")
-    scale = time_scale([job.demand.iteration_ns / 1e9 for job in snapshot.jobs])
+    scale = template.dilation * time_scale([job.demand.iteration_ns / 1e9 for job in snapshot.jobs])
     demands = {job.name: _scaled(job.demand, snapshot, template, scale) for job in snapshot.jobs}
     starts_s: tuple[tuple[float, ...], ...] = ()
     if random_starts:
@@ -223,6 +233,10 @@ def contest_of_models(
     if template.change is not None:
         raise UsageError(
             "--change: expected profiles or sets of jobs, whose computing can change, got models"
+        )
+    if template.dilation != 1:
+        raise UsageError(
+            "--dilate: expected profiles, sets or traces, got models, which have scale= and compute_ms="
         )
     name = ",".join(job for job, _ in jobs)
     durations_s = [work.isolated_iteration_s(template.link.rate_bps) for _, work in jobs]

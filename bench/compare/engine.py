@@ -213,7 +213,7 @@ class _ContestRuns:
     def _job_runs(self, groups: Sequence[_GroupRun], control: str) -> tuple[JobRun, ...]:
         """The runs of all jobs; a job of which another of its kind has run alone has that one's."""
         found = {
-            index: _job_run(result, control, group.epoch_s)
+            index: replace(_job_run(result, control, group.epoch_s), ideal_s=self.contest.ideal_s(index))
             for group in groups
             for index, result in group.results.items()
         }

@@ -236,8 +236,11 @@ def bottleneck(contest: Contest) -> Network:
     link, delay_ns = contest.link, ROUND_TRIP_NS // 6
     marking = None
     if link.ecn_threshold_bytes is not None:
-        at = float(max(link.frame_bytes, link.ecn_threshold_bytes - link.burst_bytes))
-        marking = Marking(at, at)
+        lowest, highest = (
+            float(max(link.frame_bytes, each - link.burst_bytes))
+            for each in (link.ecn_threshold_bytes, link.ecn_highest_bytes or link.ecn_threshold_bytes)
+        )
+        marking = Marking(lowest, highest, link.ecn_probability)
     trunk = NetworkLink("left", "right", link.rate_bps, delay_ns, link.queue_bytes, marking)
     links = [trunk, replace(trunk, source="right", target="left")]
     hosts = dumbbell(len(contest.jobs), contest.job_ranks, link).hosts

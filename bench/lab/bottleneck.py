@@ -279,7 +279,7 @@ _ALL_BINS_BYTES = MAX_JOBS * BINS * BIN_BYTES
 
 _SOURCE = Path(__file__).with_name("virtual_queue.bpf.c")
 _ONLY = struct.pack("=I", 0)
-_CONFIG = struct.Struct("=8Q")
+_CONFIG = struct.Struct("=10Q")
 _COUNTERS = struct.Struct("=4Q")
 _INGRESS, _EGRESS = 0xFFFF_FFF2, 0xFFFF_FFF3  # TC_H_MIN_INGRESS and _EGRESS of clsact
 
@@ -384,6 +384,7 @@ class Bottleneck:
 def configuration(link: Link, epoch_ns: int, kernel_marks: bool) -> bytes:
     """``struct config`` of virtual_queue.bpf.c for a link; queues in 1e-9 bytes."""
     threshold_bytes = 0 if kernel_marks else link.ecn_threshold_bytes or 0
+    ramp_bytes = (link.ecn_highest_bytes or threshold_bytes) - threshold_bytes
     room_nanobytes = (link.queue_bytes + link.burst_bytes) * NANO
     drain_ns = -(-room_nanobytes * link.classes // link.rate_bytes_per_s)
     ack_class = ACK_CLASS if link.acks_first else 0
@@ -391,6 +392,8 @@ def configuration(link: Link, epoch_ns: int, kernel_marks: bool) -> bytes:
         link.rate_bytes_per_s,
         room_nanobytes,
         threshold_bytes * NANO,
+        ramp_bytes,
+        round(link.ecn_probability * 2**32),
         drain_ns,
         epoch_ns,
         ack_class,

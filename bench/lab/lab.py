@@ -52,6 +52,10 @@ class Lab:
         rto_min_by: Literal["sysctl", "route"] | None = None,
     ) -> None:
         _check_choice("ecn_by", ecn_by, MARKERS)
+        if ecn_by == KERNEL and any(trunk.link.ramp for trunk in topology.trunks):
+            raise UsageError(
+                "ecn_by: expected virtual_queue where marks are a ramp, got kernel, which has a step"
+            )
         if rto_min_by is not None:
             _check_choice("rto_min_by", rto_min_by, ("sysctl", "route"))
         self.topology = topology

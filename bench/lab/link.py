@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mltcp.core.errors import UsageError
+from mltcp.core.quantities import check_number
 
 ETHERNET_HEADER_BYTES = 14
 _LARGEST_PACKET_BYTES = (
@@ -25,6 +26,9 @@ class Link:
         rate_bps: in bits per second, Ethernet headers included.
         queue_bytes: size of the drop-tail queue, Ethernet headers included.
         ecn_threshold_bytes: queue above which ECN-capable packets are marked; None: never.
+        ecn_highest_bytes: queue above which all of them are; up to it the probability rises to `ecn_probability`, as by
+            WRED. None: a step at the threshold.
+        ecn_probability: at the end of that ramp.
         mtu: largest IP packet, in bytes.
         acks_first: whether acknowledgements without data overtake data in the queue.
         classes: queues, of which the highest traffic class that has packets is sent first; 1: one, which ignores DSCP.
@@ -41,6 +45,8 @@ class Link:
     acks_first: bool = False
     offloads: bool = False
     classes: int = 1
+    ecn_highest_bytes: int | None = None
+    ecn_probability: float = 1.0
 
     def __post_init__(self) -> None:
         _check_range("link.rate_bps", self.rate_bps, MIN_RATE_BPS, MAX_RATE_BPS, "bit/s")
@@ -51,6 +57,17 @@ class Link:
             raise UsageError("link.classes: expected 1 where acknowledgements go first, got both")
         if self.ecn_threshold_bytes is not None:
             _check_range("link.ecn_threshold_bytes", self.ecn_threshold_bytes, 1, self.queue_bytes, "bytes")
+        if self.ecn_highest_bytes is not None:
+            least = self.ecn_threshold_bytes or self.queue_bytes
+            _check_range("link.ecn_highest_bytes", self.ecn_highest_bytes, least, self.queue_bytes, "bytes")
+        check_number(self.ecn_probability, field="link.ecn_probability", lowest=0, highest=1)
+
+    @property
+    def ramp(self) -> dict[str, int | float]:
+        """Where marks are drawn, as a document tells it; empty for a step."""
+        if self.ecn_highest_bytes is None:
+            return {}
+        return {"ecn_highest_bytes": self.ecn_highest_bytes, "ecn_probability": self.ecn_probability}
 
     @property
     def frame_bytes(self) -> int:

@@ -16,7 +16,7 @@ from mltcp.core.errors import UsageError
 
 # virtual_queue.bpf.c reads the job from the third octet of 10.77.JOB.x: the two must agree.
 NETWORK = IPv4Network("10.77.0.0/16")
-MAX_JOBS = 16
+MAX_JOBS = 24
 MAX_RANKS = 254
 INTERFACE = "eth0"  # of every host and server; Gloo ignores interfaces with one-letter names
 # The third octet of the servers' own addresses, which belong to no job.

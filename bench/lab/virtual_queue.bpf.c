@@ -3,10 +3,10 @@
  *
  * at_entry runs at the clsact egress of the sending end, before the shaper's queue. It models that queue as a virtual
  * one that drains at exactly the link's rate: q = max(0, q - elapsed * rate) + length. Whatever is ECN-capable and
- * finds q above the threshold is marked, so that marks need nothing of the kernel but this classifier. Where
- * acknowledgements overtake data, it puts them into their class of the shaper.
- Where
- * the link has a queue for each traffic class, so has the model, and the highest one that is not empty drains.
+ * finds q above the threshold is marked (or, up to the end of a ramp, with a probability that rises there), so that
+ * marks need nothing of the kernel but this classifier. Where acknowledgements overtake data, it puts them into their
+ * class of the shaper. Where the link has a queue for each traffic class, so has the model, and the highest one that is
+ * not empty drains.
  *
  * at_exit runs at the clsact ingress of the receiving end, behind the shaper. What it counts has been carried: dropped
  * packets are not in it, and no bin holds more than the link can carry.
@@ -20,7 +20,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define JOBS 16           /* topology.MAX_JOBS */
+#define JOBS 24           /* topology.MAX_JOBS */
 #define BINS 65536        /* a power of two */
 #define BIN_NS 5000000ULL /* bottleneck.BIN_NS */
 #define NETWORK 0x0a4d    /* 10.77, topology.NETWORK */
@@ -35,6 +35,8 @@ struct config {
 	__u64 rate_bytes_per_s;
 	__u64 room_nanobytes;      /* what the real queue and its burst hold: more is dropped there, and not counted here */
 	__u64 threshold_nanobytes; /* 0: mark nothing */
+	__u64 ramp_bytes;          /* above it, within which marks are drawn; 0: there all are marked */
+	__u64 probability_q32;     /* at the end of the ramp */
 	__u64 drain_ns;            /* how long a full queue takes to drain */
 	__u64 epoch_ns;            /* start of the first bin, CLOCK_MONOTONIC; 0: count nothing */
 	__u64 ack_class;           /* the shaper's class for segments without data; 0: they wait as data do */
@@ -155,6 +157,16 @@ static __u64 queue_packet(const struct config *link, __u32 length, __u32 class)
 	return backlog;
 }
 
+/* Whether a packet is marked that finds so much queue above the threshold. */
+static int draws_mark(const struct config *link, __u64 excess_nanobytes)
+{
+	__u64 excess = excess_nanobytes / NANO;
+
+	if (excess >= link->ramp_bytes)
+		return 1;
+	return bpf_get_prandom_u32() < excess * link->probability_q32 / link->ramp_bytes;
+}
+
 SEC("tc")
 int at_entry(struct __sk_buff *skb)
 {
@@ -162,6 +174,7 @@ int at_entry(struct __sk_buff *skb)
 	struct counters *sum = bpf_map_lookup_elem(&counters, &only);
 	struct iphdr *header = ipv4_header(skb);
 	__u8 ecn = header ? header->tos & ECN_MASK : NOT_ECT;
+	__u64 queued;
 
 	if (!link || !sum)
 		return TC_ACT_OK;
@@ -171,7 +184,10 @@ int at_entry(struct __sk_buff *skb)
 		skb->priority = link->first_class + class_of(link, header);
 	if (!link->threshold_nanobytes)
 		return TC_ACT_OK;
-	if (queue_packet(link, skb->len, class_of(link, header)) <= link->threshold_nanobytes || ecn == NOT_ECT || ecn == CE)
+	queued = queue_packet(link, skb->len, class_of(link, header));
+	if (queued <= link->threshold_nanobytes || ecn == NOT_ECT || ecn == CE)
+		return TC_ACT_OK;
+	if (!draws_mark(link, queued - link->threshold_nanobytes))
 		return TC_ACT_OK;
 	if (bpf_skb_ecn_set_ce(skb) && link->epoch_ns)
 		__sync_fetch_and_add(&sum->marks, 1);

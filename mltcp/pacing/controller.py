@@ -14,6 +14,10 @@ from mltcp.pacing.sock_diag import NO_SAMPLE, FlowKey, Sample
 MOST_READ = 1024
 """Flows that are read in a control interval. Of jobs with many, a part is read in each, and they advance after all."""
 
+IDLE_NS = 100_000_000
+IDLE_TICKS = 16
+"""Where idle jobs rest, one that is not recognised and has been idle for so long is read in one interval of so many."""
+
 SMALLEST_CHANGE = 0.005
 """The smallest relative change of a rate that is sent to the kernel."""
 
@@ -43,6 +47,7 @@ class PacedJob:
         unread: the flows that are still to be read before the job advances.
         grown: what the counters of the others have grown by.
         read_ns: when it advanced.
+        busy_ns: when it last had sent something, or was added.
     """
 
     law: RateLaw
@@ -57,6 +62,7 @@ class PacedJob:
     unread: list[FlowKey] = field(default_factory=list)
     grown: Sample = NO_SAMPLE
     read_ns: int | None = None
+    busy_ns: int | None = None
     _waiting: bool = False
     _in_flight: bool = False  # at each reading since the last one with acknowledgements, that one included
 
@@ -65,6 +71,10 @@ class PacedJob:
         """The progress of the job in its iteration, 0 to 1; 0 while iterations are not recognised."""
         tracker = self.tracker
         return min(1.0, tracker.bytes / tracker.total_bytes) if tracker.total_bytes else 0.0
+
+    def idle(self, now_ns: int) -> bool:
+        """Whether no iterations are recognised and nothing has been sent for long."""
+        return not self.tracker.recognised and self.busy_ns is not None and now_ns - self.busy_ns > IDLE_NS
 
     @property
     def factor(self) -> float:
@@ -80,6 +90,8 @@ class PacedJob:
         self.acked_bytes += grown.acked_bytes
         record = self.tracker.observe_interval(from_ns, to_ns, grown.acked_bytes, self._in_flight)
         self._in_flight = grown.unacked > 0 and (self._in_flight or grown.acked_bytes > 0)
+        if grown.acked_bytes or grown.unacked or self.busy_ns is None:
+            self.busy_ns = to_ns
         if record is not None:
             self.finished.append(record)
         if self._waits(to_ns, grown):
@@ -114,6 +126,7 @@ class PacingController:
         line_rate_bps: of the fastest interface; only the law's byte counter depends on it.
         mltcp: whether F acts; without it this is plain DCQCN.
         constants: of the rate law.
+        rest: whether idle jobs are read less often (`PacedJob.idle`).
     """
 
     def __init__(
@@ -122,8 +135,11 @@ class PacingController:
         line_rate_bps: float,
         mltcp: bool = True,
         constants: Constants | None = None,
+        rest: bool = False,
     ) -> None:
         self._samples = samples
+        self._rest = rest
+        self._ticks = 0
         self._line_rate_bps = line_rate_bps
         self._mltcp = mltcp
         self._constants = constants or Constants()
@@ -158,14 +174,15 @@ class PacingController:
 
     def tick(self, now_ns: int) -> tuple[dict[int, float], list[FlowKey]]:
         """Run a control interval; returns the changed rates, as shares of the line rate, and the closed flows."""
-        parts = self._parts()
+        self._ticks += 1
+        parts = self._parts(now_ns)
         samples = iter(self._samples.sample([flow for part in parts.values() for flow in part]))
         # Not if they cannot be read: the next ones then belong to both intervals.
         self._last_ns = now_ns
         gone: list[FlowKey] = []
         changed: dict[int, float] = {}
-        for number, job in self.jobs.items():
-            part = parts[number]
+        for number, part in parts.items():
+            job = self.jobs[number]
             self._take(job, [(flow, next(samples)) for flow in part], gone)
             del job.unread[: len(part)]
             if job.unread:
@@ -180,16 +197,20 @@ class PacingController:
                 changed[number] = job.applied = share
         return changed, gone
 
-    def _parts(self) -> dict[int, list[FlowKey]]:
-        """The flows of each job that are read now: all, or as many of each as there is space for."""
-        for job in self.jobs.values():
-            job.unread = job.unread or list(job.flows)
+    def _parts(self, now_ns: int) -> dict[int, list[FlowKey]]:
+        """The flows that are read now, of each job that does not rest: all, or as many as there is space for."""
+        awake = [number for number, job in self.jobs.items() if not self._rests(job, now_ns)]
+        for number in awake:
+            self.jobs[number].unread = self.jobs[number].unread or list(self.jobs[number].flows)
         left, parts = MOST_READ, {}
-        for rest, number in enumerate(sorted(self.jobs, key=lambda each: len(self.jobs[each].unread))):
-            most = max(1, left // (len(self.jobs) - rest))
+        for rest, number in enumerate(sorted(awake, key=lambda each: len(self.jobs[each].unread))):
+            most = max(1, left // (len(awake) - rest))
             parts[number] = self.jobs[number].unread[:most]
             left -= len(parts[number])
-        return {number: parts[number] for number in self.jobs}
+        return {number: parts[number] for number in awake}
+
+    def _rests(self, job: PacedJob, now_ns: int) -> bool:
+        return self._rest and self._ticks % IDLE_TICKS > 0 and job.idle(now_ns)
 
     def _take(
         self, job: PacedJob, samples: Iterable[tuple[FlowKey, Sample | None]], gone: list[FlowKey]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from mltcp.core.policy_names import CASSINI, Vocabulary, split_name
+from mltcp.core.quantities import parse_number
 from placement.experiments.comparison import (
     Column,
     ComparisonWorkload,
@@ -22,6 +23,7 @@ from placement.experiments.statistics import half_interval
 from placement.experiments.thesis_traces import ModelMix, dynamic, poisson
 from placement.policies.schedulers.scheduling_policy import SCHEDULER_NAMES, plain_name, scheduling_policy
 from placement.simulator.fluid_executor import FluidSettings
+from placement.simulator.network.topologies import key_values, whole_number
 from placement.simulator.scheduled_cluster import IDEAL, TraceOutcome, joined, run_trace
 from placement.traces import sets
 from placement.traces.sets import JobSet
@@ -69,12 +71,49 @@ class PhasedMix:
     gpus: int
     mix: ModelMix = field(default_factory=ModelMix)
 
+    @classmethod
+    def parse(cls, text: str, gpus: int) -> Self | None:
+        """The traces that a text such as ``poisson:jobs=20,load=0.8,models=VGG16+BERT`` describes; None: no such kind.
+
+        Raises:
+            UsageError: an unknown key, or a value out of range.
+        """
+        kind, _, rest = text.partition(":")
+        if kind not in _KEYS:
+            return None
+        values = key_values(rest, _KEYS[kind], f"--trace {kind}")
+        return cls(kind, *jobs_and_load(values), gpus, _mix(values))
+
     def trace(self, seed: int) -> SeededJobs:
         """The trace of a seed."""
         if self.kind == "poisson":
             drawn = poisson(seed, jobs=self.jobs, load=self.load, gpus=self.gpus, mix=self.mix)
             return SeededJobs(drawn, seed)
         return SeededJobs(dynamic(seed, gpus=self.gpus, mix=self.mix), seed)
+
+
+_KEYS = {
+    "poisson": ("jobs", "load", "iterations", "models", "compute"),
+    "dynamic": ("iterations", "models", "compute"),
+}
+_MOST_ITERATIONS = 1_000_000
+
+
+def jobs_and_load(values: Mapping[str, str]) -> tuple[int, float]:
+    """The number of jobs and the load of a drawn trace's values, or their defaults.
+
+    Raises:
+        UsageError: one is out of range.
+    """
+    jobs = whole_number(values.get("jobs", "60"), "--trace: jobs", 100_000)
+    return jobs, parse_number(values.get("load", "0.9"), field="--trace: load", lowest=1e-3, highest=10)
+
+
+def _mix(values: Mapping[str, str]) -> ModelMix:
+    low, _, high = values.get("iterations", "200-1000").partition("-")
+    bounds = [whole_number(each, "--trace: iterations", _MOST_ITERATIONS) for each in (low, high or low)]
+    compute = parse_number(values.get("compute", "1"), field="--trace: compute", lowest=1e-3, highest=1000)
+    return ModelMix(tuple(values.get("models", "data+model").split("+")), (bounds[0], bounds[1]), compute)
 
 
 def traces_of(

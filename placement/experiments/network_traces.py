@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.policy_names import CASSINI, Vocabulary, split_name
-from mltcp.core.quantities import NS_PER_S, parse_number
-from placement.experiments.cassini import PhasedJobs, SeededJobs, trace_values, traces_of
+from mltcp.core.quantities import NS_PER_S
+from placement.experiments.cassini import PhasedJobs, PhasedMix, SeededJobs, jobs_and_load, trace_values
 from placement.experiments.cluster_traces import TraceUse, jobs_of_cluster
 from placement.experiments.comparison import (
     Column,
@@ -25,8 +25,6 @@ from placement.experiments.comparison import (
     mean_column,
     pooled,
 )
-from placement.experiments.network import MOST_ITERATIONS
-from placement.experiments.thesis_traces import ModelMix
 from placement.model.job import Job
 from placement.policies.catalogue import CommunicationPolicy
 from placement.policies.gate_state import POLICIES, gate_policy
@@ -40,7 +38,7 @@ from placement.policies.schedulers.scheduling_policy import (
 from placement.simulator.network.control_names import MLTCP, parse_controls, split_controls
 from placement.simulator.network.failures import NO_FAILURES, LinkFailures
 from placement.simulator.network.network_cluster import NetworkCluster
-from placement.simulator.network.topologies import key_values, whole_number
+from placement.simulator.network.topologies import key_values
 from placement.simulator.network_executor import TRACE_MODES, TrafficControl
 from placement.simulator.rivals.catalogue import RIVALS
 from placement.simulator.rivals.ideal import Ideal
@@ -52,11 +50,6 @@ from placement.traces.read import CSV, FORMATS, PHILLY, TraceFile
 from placement.traces.sets import JobSet, TracedJob
 
 _LARGE = "large"
-_TRACE_KEYS = {
-    "poisson": ("jobs", "load", "iterations", "models", "compute"),
-    "dynamic": ("iterations", "models", "compute"),
-    _LARGE: ("jobs", "load"),
-}
 
 
 @dataclass(frozen=True)
@@ -68,6 +61,20 @@ class LargeJobsMix:
     gpus: int
     server_gpus: int
     nic_bps: int
+
+    @classmethod
+    def parse(cls, text: str, cluster: NetworkCluster) -> Self | None:
+        """The traces that ``large`` or ``large:jobs=20,load=0.8`` describes; None: another kind.
+
+        Raises:
+            UsageError: an unknown key, or a value out of range.
+        """
+        kind, _, rest = text.partition(":")
+        if kind != _LARGE:
+            return None
+        jobs, load = jobs_and_load(key_values(rest, ("jobs", "load"), f"--trace {kind}"))
+        largest = max(len(server.gpus) for server in cluster.servers)
+        return cls(jobs, load, len(cluster.gpus), largest, cluster.nic_bps)
 
     def trace(self, seed: int) -> SeededJobs:
         """The trace of a seed."""
@@ -83,17 +90,10 @@ def traces_in(
     Raises:
         UsageError: there is none of this name, the file holds something else, or a job asks for more than the network.
     """
-    kind, _, rest = text.partition(":")
-    if kind in _TRACE_KEYS:
-        values = key_values(rest, _TRACE_KEYS[kind], f"--trace {kind}")
-        jobs = whole_number(values.get("jobs", "60"), "--trace: jobs", 100_000)
-        load = parse_number(values.get("load", "0.9"), field="--trace: load", lowest=1e-3, highest=10)
+    drawn = LargeJobsMix.parse(text, cluster) or PhasedMix.parse(text, len(cluster.gpus))
+    if drawn is not None:
         _refuse_use(use)
-        if kind == _LARGE:
-            largest = max(len(server.gpus) for server in cluster.servers)
-            mix = LargeJobsMix(jobs, load, len(cluster.gpus), largest, cluster.nic_bps)
-            return tuple(Drawn(mix, seed) for seed in seeds)
-        return traces_of(kind, seeds, jobs, load, len(cluster.gpus), _mix(values))
+        return tuple(Drawn(drawn, seed) for seed in seeds)
     file = _trace_file(text)
     if file is not None and file.format != CSV:
         trace = file.recorded()
@@ -104,13 +104,6 @@ def traces_in(
     found = sets.load(text) if file is None else jobs_of_csv(file, cluster.nic_bps)
     check_fits(found, cluster)
     return tuple(SeededJobs(found, seed) for seed in seeds)
-
-
-def _mix(values: Mapping[str, str]) -> ModelMix:
-    low, _, high = values.get("iterations", "200-1000").partition("-")
-    bounds = [whole_number(each, "--trace: iterations", MOST_ITERATIONS) for each in (low, high or low)]
-    compute = parse_number(values.get("compute", "1"), field="--trace: compute", lowest=1e-3, highest=1000)
-    return ModelMix(tuple(values.get("models", "data+model").split("+")), (bounds[0], bounds[1]), compute)
 
 
 def _refuse_use(use: TraceUse | None) -> None:

@@ -321,6 +321,28 @@ class TestMarks:
             assert IP(after[14:]).tos >> 2 == IP(before[14:]).tos >> 2
             assert after[34:] == before[34:]
 
+    def test_within_a_ramp_marks_are_drawn_and_above_it_all_are_marked(self):
+        sent, never, always = 100, 10, 90
+        marks = {}
+        for probability in (0.0, 0.5):
+            link = Link(
+                SLOW_BPS,
+                sent * FRAME_BYTES,
+                never * FRAME_BYTES,
+                ecn_highest_bytes=always * FRAME_BYTES,
+                ecn_probability=probability,
+            )
+            with Lab(dumbbell(1, 2, link)) as lab:
+                frames = [frame(lab, ECT0, number) for number in range(sent)]
+                lab.start_measuring()
+                arrived = exchange(lab, frames, sent)
+                marks[probability] = [ecn_of(data) == CE for data in arrived]
+                assert lab.measurement().marks == sum(marks[probability])
+        assert not any(marks[0.0][:always])
+        assert not any(marks[0.5][:never])
+        # The queue grows from frame to frame, but for what is sent meanwhile: a quarter of all at most.
+        assert 3 < sum(marks[0.5][never:always]) < 0.5 * (always - never)
+
     def test_packets_that_are_not_ecn_capable_or_marked_already_are_never_changed(self):
         with Lab(dumbbell(1, 2, slow_link(5 * FRAME_BYTES))) as lab:
             frames = [frame(lab, ecn, number) for number, ecn in enumerate([NOT_ECT] * 20 + [CE] * 20)]

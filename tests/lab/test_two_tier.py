@@ -145,8 +145,8 @@ class TestPlacing:
     @pytest.mark.parametrize(
         ("job", "servers", "message"),
         [
-            (16, ["r0s0"], "job: expected 0 to 15, got 16"),
-            (-1, ["r0s0"], "job: expected 0 to 15, got -1"),
+            (24, ["r0s0"], "job: expected 0 to 23, got 24"),
+            (-1, ["r0s0"], "job: expected 0 to 23, got -1"),
             (0, [], "job 0: expected 1 to 254 ranks, got 0"),
             (0, ["r0s0", "r9s9"], "server: expected one of r0s0, r0s1, r1s0, r1s1, got 'r9s9'"),
             (4, ["r0s0"], "job 4 is placed already"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TextIO
 
 from rich.box import HORIZONTALS
@@ -64,6 +65,8 @@ def print_report(
             table.padding = (0, 1 if console.width >= _ROOMY else 0, 0, 0)
             console.print(table)
             console.print()
+        for sentence in lab_sentences(one):
+            console.print(sentence, soft_wrap=True)
         for warning in warnings(one):
             console.print(f"! {warning}", soft_wrap=True)
     for path in files:
@@ -157,6 +160,26 @@ def _uses_table(uses: Sequence[Sequence[HostUse]]) -> Table:
             f"{100 * max(use.other_load for use in own):.0f} %",
         )
     return table
+
+
+def lab_sentences(result: SetResult) -> list[str]:
+    """How much jobs lose to the lab itself: alone, against ideal links and hosts; nothing where that is not known."""
+    alone = result.approach(ISOLATED)
+    ideal_s = {job.job: job.ideal_s for job in alone.runs[0].jobs if job.ideal_s} if alone else {}
+    if alone is None or not ideal_s:
+        return []
+    jobs = {each.job: each.figures for each in alone.jobs if each.job in ideal_s}
+    lost = {job: figures.mean_s / ideal_s[job] for job, figures in jobs.items()}
+    retransmits = {job: figures.retransmits_per_iteration for job, figures in jobs.items()}
+    return [
+        f"Alone, an iteration takes {_mean_and_most(lost, '.3f')} of its time on ideal links and hosts, "
+        f"and {_mean_and_most(retransmits, '.2f')} segments are retransmitted in it."
+    ]
+
+
+def _mean_and_most(values: dict[str, float], form: str) -> str:
+    most = max(values, key=values.__getitem__)
+    return f"{fmean(values.values()):{form}} ({most}: {values[most]:{form}})"
 
 
 def warnings(result: SetResult) -> list[str]:

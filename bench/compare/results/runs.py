@@ -89,6 +89,7 @@ class JobRun:
         servers: the server of each worker, on labs with servers.
         losses: of a training, one an iteration.
         parameters_sha256: a checksum of what a training has learned; None for a replay.
+        ideal_s: an iteration's time alone if links and hosts were ideal; None: not known.
     """
 
     job: str
@@ -102,6 +103,7 @@ class JobRun:
     servers: tuple[str, ...] = ()
     losses: tuple[float, ...] = ()
     parameters_sha256: str | None = None
+    ideal_s: float | None = None
 
     def __post_init__(self) -> None:
         if not self.iteration_s or len(self.iteration_s) != len(self.began_s):

@@ -15,7 +15,7 @@ from bench.compare.launch import check_control
 from bench.compare.results.runs import JobRun, Shift
 from bench.compare.trace.hosts import StartedJob, TraceHosts, servers_of, slots_of
 from bench.workloads.job import JobResult, JobSpec
-from bench.workloads.phases import on_link, time_scale
+from bench.workloads.phases import PhasedWork, on_link, time_scale
 from bench.workloads.rank_pool import Event, Iterated, PlacedJob, RankPool, rank_pool
 from mltcp.core.demand import Demand, Phase
 from placement.policies.schedulers.scheduling_policy import Decision
@@ -49,10 +49,11 @@ class TraceScale:
         return min(ISOLATED_ITERATIONS, shared) if isolated else shared
 
 
-def scale_of(trace: JobSet, iterations: int) -> TraceScale:
-    """The scale at which iterations last 0.2 to 0.6 s, and the longest job has so many of them."""
+def scale_of(trace: JobSet, iterations: int, dilation: float = 1.0) -> TraceScale:
+    """The scale at which iterations last 0.2 to 0.6 s, times the dilation, and the longest job has so many of them."""
     times_s = [job.demand.iteration_ns / 1e9 for job in trace.jobs]
-    return TraceScale(time_scale(times_s), iterations / max(job.iterations for job in trace.jobs))
+    scale = dilation * time_scale(times_s)
+    return TraceScale(scale, iterations / max(job.iterations for job in trace.jobs))
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,12 @@ class LiveLauncher:
         iterations = start.iterations(self.share(start.job))
         rate = Fraction(rate_bps, settings.capacity_bps)
         return JobSpec(name, work, workers, iterations), _scaled(demand, time, rate)
+
+    def ideal_s(self, start: Start) -> float:
+        """An iteration's time with these GPUs, alone, if links and hosts were ideal."""
+        work = self._spec(start.job.name, start)[0].work
+        assert isinstance(work, PhasedWork)
+        return work.isolated_iteration_s(self._hosts.rate_bps, len(start.gpus))
 
     def _pace(self) -> str | None:
         """The value of MLTCP_PACE. Pacing is by socket: a source of hosts refuses any other."""
@@ -281,6 +288,7 @@ class LiveExecutor:
             marks=live.result.delivered_ce_segments,
             retransmits=live.result.retransmits,
             servers=self._launcher.servers(live.start.gpus),
+            ideal_s=self._launcher.ideal_s(live.start),
         )
 
     def close(self) -> None:

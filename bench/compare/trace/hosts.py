@@ -213,6 +213,7 @@ class LabTraceSource:
             "uplink_bps": shape.uplink.rate_bps,
             "queue_bytes": shape.nic.queue_bytes,
             "ecn_threshold_bytes": shape.nic.ecn_threshold_bytes,
+            **shape.nic.ramp,
             "ecn_by": self.ecn_by,
             "mtu": shape.nic.mtu,
         }

@@ -72,6 +72,7 @@ class TracePlan:
         placement: the scheduler of approaches that name none.
         seed: of the schedulers' draws.
         retry_busy: how often a run is repeated that other programs disturbed.
+        dilation: how many times as long times are, and with them bytes, as usual (`scale_of`).
     """
 
     approaches: tuple[Approach, ...]
@@ -80,6 +81,11 @@ class TracePlan:
     placement: str = "first-fit"
     seed: int = 0
     retry_busy: int = 0
+    dilation: float = 1.0
+
+    def scale_of(self, trace: JobSet) -> TraceScale:
+        """The factors from the trace to the servers."""
+        return scale_of(trace, self.iterations, self.dilation)
 
 
 def compare_trace(
@@ -100,7 +106,7 @@ def compare_trace(
         RankError: a rank failed; the lab is removed, and every host clean, by the time this is raised.
     """
     _check(trace, plan, source)
-    scale = scale_of(trace, plan.iterations)
+    scale = plan.scale_of(trace)
     with source.opened(plan.approaches) as hosts:
         settings = LiveSettings(hosts, trace.capacity_bps, scale)
         measured = Measured(trace.name, _setting(plan, source, scale), (), hosts=hosts.facts)
@@ -111,7 +117,7 @@ def compare_trace(
 
 def total_iterations(trace: JobSet, plan: TracePlan) -> int:
     """The number of iterations of a comparison; approximate, since changes of the number of workers change it."""
-    scale = scale_of(trace, plan.iterations)
+    scale = plan.scale_of(trace)
     return plan.repeat * sum(
         scale.iterations_of(job, approach.isolated) for approach in plan.approaches for job in trace.jobs
     )

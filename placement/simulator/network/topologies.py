@@ -299,7 +299,7 @@ def _ports(values: Mapping[str, str], rails: bool = False) -> PortSettings:
     default = PortSettings()
     marking, pause = default.marking, default.pause
     if "ecn" in values:
-        marking = None if values["ecn"] == "off" else _marking(values["ecn"])
+        marking = None if values["ecn"] == "off" else Marking.parse(values["ecn"], "topology: ecn")
     if values.get("pfc", "off") != "off":
         stop, _, go = values["pfc"].partition("-")
         pause = Pause(_size(stop, "pfc"), _size(go, "pfc"))
@@ -322,18 +322,6 @@ def _classes(text: str) -> ClassQueues | None:
     if text in ("off", "strict"):
         return ClassQueues() if text == "strict" else None
     return ClassQueues(tuple(parse_number(each, field="topology: classes") for each in text.split(":")))
-
-
-def _marking(text: str) -> Marking:
-    parts = text.split("-")
-    if len(parts) == 1:
-        return Marking(_size(text, "ecn"), _size(text, "ecn"))
-    if len(parts) != 3:
-        raise UsageError(
-            f"topology: ecn: expected off, SIZE or LOWEST-HIGHEST-PROBABILITY, got {shown(text)}"
-        )
-    probability = parse_number(parts[2], field="topology: ecn: probability", lowest=0, highest=1)
-    return Marking(_size(parts[0], "ecn"), _size(parts[1], "ecn"), probability)
 
 
 def _size(text: str, key: str) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Self
 
 from mltcp.core.errors import UsageError, shown
-from mltcp.core.quantities import HIGHEST_BPS, LARGEST_BYTES, check_number
+from mltcp.core.quantities import HIGHEST_BPS, LARGEST_BYTES, check_number, parse_number, parse_size_bytes
 
 CLASSES = 8
 """Traffic classes of a port, numbered from 0, as the priorities of IEEE 802.1Q."""
@@ -35,6 +36,24 @@ class Marking:
             highest=LARGEST_BYTES,
         )
         check_number(self.probability, field="marking: probability", lowest=0, highest=1)
+
+    @classmethod
+    def parse(cls, text: str, field: str, highest: int = LARGEST_BYTES) -> Self:
+        """A size such as ``40kb``, which is a step, or a ramp ``LOWEST-HIGHEST-PROBABILITY``, such as 5kb-200kb-0.01.
+
+        Raises:
+            UsageError: it is neither; the message begins with the field.
+        """
+        parts = text.split("-")
+        if len(parts) not in (1, 3):
+            raise UsageError(f"{field}: expected SIZE or LOWEST-HIGHEST-PROBABILITY, got {shown(text)}")
+        sizes = [parse_size_bytes(part, field=field, highest=highest) for part in parts[:2]]
+        if sizes[0] > sizes[-1]:
+            raise UsageError(f"{field}: expected LOWEST up to HIGHEST, got {shown(text)}")
+        if len(parts) == 1:
+            return cls(sizes[0], sizes[0])
+        probability = parse_number(parts[2], field=f"{field}: probability", lowest=0, highest=1)
+        return cls(sizes[0], sizes[1], probability)
 
 
 @dataclass(frozen=True)

@@ -170,8 +170,8 @@ def test_each_worker_is_a_job_of_its_own_in_the_lab():
     topology = star(3, 2, LINK)
     assert topology.jobs == (0, 1, 2)
     assert [trunk.left for trunk in topology.trunks] == ["ps0", "ps1"]
-    with pytest.raises(UsageError, match="workers: expected 1 to 16, got 17"):
-        star(17, 1, LINK)
+    with pytest.raises(UsageError, match="workers: expected 1 to 24, got 25"):
+        star(25, 1, LINK)
 
 
 def test_the_shares_of_time_in_which_workers_send():
@@ -193,8 +193,8 @@ def test_the_shares_of_time_in_which_workers_send():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--workers", "0"], "--workers: expected numbers from 1 to 16, such as 1..8 or 1,2,5, got '0'"),
-        (["--workers", "17"], "--workers: expected numbers from 1 to 16"),
+        (["--workers", "0"], "--workers: expected numbers from 1 to 24, such as 1..8 or 1,2,5, got '0'"),
+        (["--workers", "25"], "--workers: expected numbers from 1 to 24"),
         (["--workers", "2"], "--workers: expected 1 among the numbers, or --profile, got neither"),
         (["--worker-s=-1"], "--worker-s: expected a number of at least 0, got '-1'"),
         (["--server-s", "nan"], "--server-s: expected a number of at least 0, got 'nan'"),

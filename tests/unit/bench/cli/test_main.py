@@ -80,7 +80,7 @@ def test_help_tells_the_link_that_the_command_has(command, rate, queue, ecn, cap
         main([command, "--help"])
     words = " ".join(capsys.readouterr().out.split())
     assert f"rate of the bottleneck (default {rate})" in words
-    assert f"queue limit of the bottleneck (default {queue})" in words
+    assert f"its queue limit (default {queue})" in words
     assert f"or `none` (default {ecn})" in words
 
 

@@ -36,6 +36,56 @@ def test_contend_records_its_conditions():
     assert (setting["rate_bps"], setting["perturb"]) == (200_000_000, "20:0.15")
 
 
+def test_marks_may_be_a_ramp_as_of_switches():
+    contest = contended("--ecn", "20kb-80kb-0.1", "--rate", "1gbit")
+    link = contest.link
+    assert (link.ecn_threshold_bytes, link.ecn_highest_bytes, link.ecn_probability) == (20_000, 80_000, 0.1)
+    assert contest.measured().setting["ecn_highest_bytes"] == 80_000
+    assert contended("--ecn", "20kb-20kb-1").link.ramp == contended("--ecn", "none").link.ramp == {}
+
+
+@pytest.mark.parametrize(
+    "ecn", ["80kb-20kb-0.1", "20kb-80kb", "20kb-80kb-2", "20kb-80kb-x", "-", "", "0", "20kb-1gb-1"]
+)
+def test_a_ramp_that_is_none_is_refused(ecn):
+    with pytest.raises(UsageError, match=r"--ecn|ecn_"):
+        contended("--ecn", ecn)
+
+
+def test_a_dilation_makes_times_longer_and_bytes_as_many_times_as_large():
+    once, thrice = compared(), compared("--dilate", "3")
+    for (_, work), (_, longer) in zip(once.jobs, thrice.jobs, strict=True):
+        assert longer.sent_bytes == pytest.approx(3 * work.sent_bytes, rel=1e-3)
+        assert longer.isolated_iteration_s(3e8, 2) == pytest.approx(
+            3 * work.isolated_iteration_s(3e8, 2), rel=1e-3
+        )
+    for dilation in ("0", "-1", "nan", "1e9"):
+        with pytest.raises(UsageError, match="--dilate: expected"):
+            compared("--dilate", dilation)
+
+
+def test_a_trace_may_be_drawn_on_a_lab_with_nics_as_asked_for():
+    given = options(
+        compare, "--trace", "poisson:jobs=3", "--rate", "40mbit", "--ecn", "30kb-90kb-0.2", "--dilate", "2"
+    )
+    source, plan = compare.trace_source_of(given), compare.trace_plan_of(given)
+    nic = source.shape.nic
+    assert (nic.rate_bps, nic.queue_bytes, nic.mtu, nic.ecn_highest_bytes) == (
+        40_000_000,
+        150_000,
+        3000,
+        90_000,
+    )
+    assert source.setting["ecn_probability"] == 0.2
+    drawn = compare.trace_of(given, len(source.cluster.gpus))
+    assert len(drawn.jobs) == 3
+    assert drawn != compare.trace_of(options(compare, "--trace", "poisson:jobs=3", "--seed", "1"), 24)
+    assert plan.scale_of(drawn).time == 2 * compare.trace_plan_of(options(compare)).scale_of(drawn).time
+    for trace in ("poisson:job=3", "poisson:jobs=0", "dynamic:models=x", "other:jobs=3"):
+        with pytest.raises(UsageError):
+            compare.trace_of(options(compare, "--trace", trace), 24)
+
+
 def test_compare_records_its_conditions():
     measured = compared("--repeat", "3").measured()
     own = {"topology", "repeat", "starts", "seed", "capacity_bps", "time_scale", "profiles"}

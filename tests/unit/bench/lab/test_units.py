@@ -31,6 +31,7 @@ class TestLink:
             ("queue_bytes", 1513, "1514 to 1073741824"),
             ("ecn_threshold_bytes", 0, "1 to 100000"),
             ("ecn_threshold_bytes", 100_001, "1 to 100000"),
+            ("ecn_highest_bytes", 50_000, "100000 to 100000"),
             ("mtu", 575, "576 to 9216"),
             ("classes", 9, "1 to 8"),
             ("mtu", True, "a whole number from"),
@@ -40,6 +41,19 @@ class TestLink:
         values = {"rate_bps": 200_000_000, "queue_bytes": 100_000, field: value}
         with pytest.raises(UsageError, match=rf"link\.{field}: expected .*{allowed}.*, got "):
             Link(**values)
+
+    def test_has_a_ramp_of_marks_from_its_threshold_up_to_its_queue(self):
+        for highest_bytes in (29_999, 100_001):
+            with pytest.raises(
+                UsageError, match=r"ecn_highest_bytes: expected .* 30000 to 100000 bytes, got"
+            ):
+                replace(LINK, ecn_highest_bytes=highest_bytes)
+        with pytest.raises(UsageError, match="ecn_probability"):
+            replace(LINK, ecn_probability=1.5)
+
+    def test_a_ramp_of_marks_is_not_the_kernels(self):
+        with pytest.raises(UsageError, match="expected virtual_queue where marks are a ramp, got kernel"):
+            Lab(dumbbell(1, 2, replace(LINK, ecn_highest_bytes=60_000)), ecn_by="kernel")
 
     def test_lets_half_a_millisecond_through_at_once_but_never_less_than_two_frames(self):
         assert Link(1_000_000_000, 400_000).burst_bytes == 62_500
@@ -58,10 +72,10 @@ class TestDumbbell:
         ]
 
     def test_gives_every_host_the_address_that_the_classifier_reads_the_job_from(self):
-        hosts = {(h.job, h.rank): h.address for h in dumbbell(16, 3, LINK).hosts}
-        assert hosts == {(job, rank): f"10.77.{job}.{rank + 1}" for job in range(16) for rank in range(3)}
+        hosts = {(h.job, h.rank): h.address for h in dumbbell(24, 3, LINK).hosts}
+        assert hosts == {(job, rank): f"10.77.{job}.{rank + 1}" for job in range(24) for rank in range(3)}
 
-    @given(st.integers(1, 16), st.integers(2, 9))
+    @given(st.integers(1, 24), st.integers(2, 9))
     def test_makes_every_job_cross_the_trunk(self, jobs, ranks):
         topology = dumbbell(jobs, ranks, LINK)
         for job in topology.jobs:
@@ -72,8 +86,8 @@ class TestDumbbell:
     @pytest.mark.parametrize(
         ("jobs", "ranks", "message"),
         [
-            (0, 2, "jobs: expected 1 to 16, got 0"),
-            (17, 2, "jobs: expected 1 to 16, got 17"),
+            (0, 2, "jobs: expected 1 to 24, got 0"),
+            (25, 2, "jobs: expected 1 to 24, got 25"),
             (1, 1, "ranks: expected 2 to 254, got 1"),
             (1, 255, "ranks: expected 2 to 254, got 255"),
         ],
@@ -138,26 +152,30 @@ class TestTopology:
 
 class TestClassifierConfiguration:
     def test_states_queues_in_billionths_of_a_byte(self):
-        rate, room, threshold, drain_ns, epoch_ns, ack_class, classes, first = struct.unpack(
-            "=8Q", configuration(LINK, 7, kernel_marks=False)
+        rate, room, threshold, ramp, _, drain_ns, epoch_ns, ack_class, classes, first = struct.unpack(
+            "=10Q", configuration(LINK, 7, kernel_marks=False)
         )
         assert (rate, threshold, epoch_ns) == (25_000_000, 30_000 * 10**9, 7)
         assert room == (100_000 + 12_500) * 10**9
         assert drain_ns == 4_500_000
-        assert (ack_class, classes, first) == (0, 1, 0)
+        assert (ack_class, classes, first, ramp) == (0, 1, 0, 0)
+
+    def test_has_the_length_of_a_ramp_and_the_probability_at_its_end(self):
+        ramp = replace(LINK, ecn_highest_bytes=90_000, ecn_probability=0.25)
+        assert struct.unpack("=10Q", configuration(ramp, 0, kernel_marks=False))[3:5] == (60_000, 2**30)
 
     def test_names_the_class_of_acknowledgements_where_they_overtake_data(self):
         first = configuration(replace(LINK, acks_first=True), 0, kernel_marks=False)
-        assert struct.unpack("=8Q", first)[5] == bottleneck.ACK_CLASS
+        assert struct.unpack("=10Q", first)[7] == bottleneck.ACK_CLASS
 
     def test_has_no_threshold_where_something_else_marks_or_nothing_does(self):
-        assert struct.unpack("=8Q", configuration(LINK, 0, kernel_marks=True))[2] == 0
-        assert struct.unpack("=8Q", configuration(Link(10**8, 10**5), 0, kernel_marks=False))[2] == 0
+        assert struct.unpack("=10Q", configuration(LINK, 0, kernel_marks=True))[2] == 0
+        assert struct.unpack("=10Q", configuration(Link(10**8, 10**5), 0, kernel_marks=False))[2] == 0
 
     @given(st.integers(100_000, 100 * 10**9), st.integers(1514, 2**30), st.integers(1, 8))
     def test_never_overflows_in_the_kernel(self, rate_bps, queue_bytes, classes):
-        rate, room, _, drain_ns, *_ = struct.unpack(
-            "=8Q", configuration(Link(rate_bps, queue_bytes, classes=classes), 0, False)
+        rate, room, _, _, _, drain_ns, *_ = struct.unpack(
+            "=10Q", configuration(Link(rate_bps, queue_bytes, classes=classes), 0, False)
         )
         assert drain_ns * rate >= room * classes, "a pause of drain_ns empties the queues"
         assert (drain_ns - 1) * rate < 2**64, "the longest product the classifier makes"

@@ -132,7 +132,7 @@ def test_the_document_is_json_and_has_a_row_a_job():
         ),
         (["--policies", "drs"], "--policies: expected srpt, .*, got 'drs'"),
         (["--updates", "3"], "--updates: expected 4 or more, got 3"),
-        (["--hosts", "17"], "--hosts: expected 1 to 16, got 17"),
+        (["--hosts", "25"], "--hosts: expected 1 to 24, got 25"),
         (["--slots", "0"], "--slots: expected 1 to 64, got 0"),
         (["--seed", "-1"], "seed: expected 0 or more, got -1"),
     ],

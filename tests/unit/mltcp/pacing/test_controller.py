@@ -7,7 +7,7 @@ import pytest
 from mltcp.control.aggressiveness import Aggressiveness
 from mltcp.control.iteration import IterationTracker
 from mltcp.core.errors import MltcpError
-from mltcp.pacing.controller import PacingController
+from mltcp.pacing.controller import IDLE_NS, IDLE_TICKS, PacingController
 from mltcp.pacing.rate_law import Constants
 from mltcp.pacing.sock_diag import FlowKey, Sample
 
@@ -253,3 +253,45 @@ def test_flows_that_close_while_others_are_read_are_forgotten(monkeypatch):
     assert sorted(gone, key=str) == sorted(loop.flows[0], key=str)
     assert not loop.job().flows
     assert not loop.job().unread
+
+
+def test_where_idle_jobs_rest_they_are_read_seldom_until_they_send():
+    loop = Loop(jobs=2)
+    loop.controller = PacingController(loop.counters, LINE, constants=Constants(start_rate=1.0), rest=True)
+    reads = dict.fromkeys(loop.flows, 0)
+    for number, flows in loop.flows.items():
+        loop.controller.add_job(number, Aggressiveness(), IterationTracker())
+        loop.controller.add_flows(number, flows)
+    sample = loop.counters.sample
+
+    def counted(flows):
+        for number, own in loop.flows.items():
+            reads[number] += len(set(own) & set(flows))
+        return sample(flows)
+
+    loop.counters.sample = counted
+    rounds = 10
+    loop.tick(2 * IDLE_NS // STEP_NS)
+    asleep = reads[1]
+    for _ in range(rounds * IDLE_TICKS):
+        before = dict(reads)
+        loop.counters.grow(loop.flows[0][0], acked=1000)
+        loop.tick()
+        assert reads[0] == before[0] + 1
+    assert reads[1] - asleep == rounds
+    loop.counters.grow(loop.flows[1][0], acked=5000)
+    loop.tick(IDLE_TICKS)
+    assert loop.job(1).acked_bytes == 5000
+    before = reads[1]
+    loop.tick(IDLE_TICKS)
+    assert reads[1] == before + IDLE_TICKS  # awake again
+
+
+def test_a_job_whose_iterations_are_known_never_rests():
+    loop = Loop()
+    loop.controller = PacingController(loop.counters, LINE, constants=Constants(start_rate=1.0), rest=True)
+    job = loop.controller.add_job(0, Aggressiveness(), IterationTracker(TOTAL, GAP_NS))
+    loop.controller.add_flows(0, loop.flows[0])
+    loop.tick(2 + 2 * IDLE_NS // STEP_NS)
+    assert job.tracker.recognised
+    assert not job.idle(loop.now_ns)

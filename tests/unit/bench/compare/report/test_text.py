@@ -1,11 +1,13 @@
 """The report of `contend`: its tables and sentence, on given runs."""
 
 import io
+from dataclasses import replace
 
 import pytest
 
-from bench.compare.report.text import COMPARE, CONTEND, gain_sentences, print_report
+from bench.compare.report.text import COMPARE, CONTEND, gain_sentences, lab_sentences, print_report
 from bench.compare.results.results import CompareResult
+from bench.compare.results.runs import ApproachRun
 from tests.unit.bench.compare.results import runs as made
 
 
@@ -42,6 +44,23 @@ def printed(*runs):
 
 
 ISOLATED = policy_run("isolated", 1.0, 1.0)
+
+
+def test_what_jobs_lose_to_the_lab_itself_is_said_where_it_is_known():
+    jobs = {"a": (0.5, 0.5, 1.0), "b": (0.2, 0.2)}
+    runs = [
+        made.job_run(name, times, retransmits=retransmits, ideal_s=ideal_s)
+        for (name, times), retransmits, ideal_s in zip(jobs.items(), (6, 0), (0.5, 0.2), strict=True)
+    ]
+    known, unknown = (
+        lab_sentences(made.result(ApproachRun("isolated", 0, tuple(jobs))))
+        for jobs in (runs, [replace(run, ideal_s=None) for run in runs])
+    )
+    assert known == [
+        "Alone, an iteration takes 1.167 (a: 1.333) of its time on ideal links and hosts, "
+        "and 1.00 (a: 2.00) segments are retransmitted in it."
+    ]
+    assert unknown == []
 
 
 def test_gain_is_a_share_of_the_base_time():

@@ -98,6 +98,9 @@ class Launcher:
     def servers(self, gpus):
         return tuple(f"s{gpu // 2}" for gpu in gpus)
 
+    def ideal_s(self, start):
+        return ITERATION_S
+
     def launch(self, start, number, resources):
         assert number not in self.held
         assert not {gpu for gpus in self.held.values() for gpu in gpus} & set(start.gpus)
