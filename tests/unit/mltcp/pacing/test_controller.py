@@ -272,6 +272,8 @@ def test_where_idle_jobs_rest_they_are_read_seldom_until_they_send():
     loop.counters.sample = counted
     rounds = 10
     loop.tick(2 * IDLE_NS // STEP_NS)
+    loop.counters.grow(loop.flows[0][0], acked=1000)
+    loop.tick(IDLE_TICKS)
     asleep = reads[1]
     for _ in range(rounds * IDLE_TICKS):
         before = dict(reads)
