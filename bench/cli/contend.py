@@ -39,6 +39,7 @@ examples:
   mltcp-bench contend --jobs vgg16,vgg16 --perturb 20:0.15   every 20 iterations one job is delayed
   mltcp-bench contend --jobs my-model.json,train --json      a profile of your own beside a small real training
   mltcp-bench contend --policies isolated,mltcp_reno,mltcp_reno@quadratic,mltcp_reno@falling_linear
+  mltcp-bench contend --policies isolated,cubic,vgg16=cubic+vgg16=mltcp_cubic   a policy for each job of a model
   mltcp-bench contend --policies isolated,dcqcn,mltcp_dcqcn   rates from a daemon on every host (docs/pacing.md)
   mltcp-bench contend --jobs vgg16,vgg16 --simulate          the same in the network simulator
   mltcp-bench contend --hosts hosts.json --rate 10gbit --policies isolated,cubic,mltcp_cubic   on real hosts, by ssh

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.command_line import option
-from bench.compare.approach import Approach, parse_policy
+from bench.compare.approach import Approach, parse_policies
 from bench.compare.contest import Contest, named_jobs
 from bench.compare.engine import run_contests
 from bench.compare.launch import LabSource
@@ -202,7 +202,7 @@ def contest_of(options: argparse.Namespace) -> Contest:
     return Contest(
         jobs=named_jobs(works, [job_name(name) for name in names]),
         approaches=parse_names(
-            options.policies, lambda name: Approach(name, parse_policy(name, options.isolated_cc))
+            options.policies, lambda name: Approach(name, parse_policies(name, options.isolated_cc))
         ),
         link=link,
         iterations=options.iterations,

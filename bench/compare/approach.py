@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.compare.results.runs import FAIR, ISOLATED
@@ -10,7 +10,7 @@ from bench.lab.programs import Pacing
 from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
 from mltcp.control.traffic_classes import CLASSES
 from mltcp.core.errors import UsageError
-from mltcp.core.policy_names import CASSINI, Vocabulary, parse_names, split_name
+from mltcp.core.policy_names import CASSINI, OfModels, Vocabulary, names_models, parse_names, split_name
 from mltcp.core.quantities import parse_number
 from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, available
 from mltcp.ebpf.jobs import control_for
@@ -29,18 +29,33 @@ PACED_INTERVAL_S = 0.002
 class Policy:
     """A congestion control with the parameters of its jobs, or the parameters by which every host's daemon paces them.
 
-    ``isolated`` runs every job alone; it is the baseline of the others.
+    ``isolated`` runs every job alone; it is the baseline of the others. Where ``models`` is not None, each job has the
+    policy that this says, and the other fields are those of the first one.
     """
 
     name: str
     control: str
     law: KernelJob
     pacing: Pacing | None = None
+    models: OfModels[Policy] | None = None
 
     @property
     def isolated(self) -> bool:
         """Whether the jobs run one at a time."""
         return self.name == ISOLATED
+
+    @property
+    def each(self) -> tuple[Policy, ...]:
+        """The policies that jobs have under it."""
+        return (self,) if self.models is None else tuple(policy for _, policy in self.models.parts)
+
+    def of(self, jobs: Sequence[str]) -> list[Policy]:
+        """The policy of each of these jobs.
+
+        Raises:
+            UsageError: one has none, or a part is of no job.
+        """
+        return [self] * len(jobs) if self.models is None else self.models.of(jobs)
 
     def job(self, name: str) -> KernelJob:
         """The entry of a job that runs under this policy."""
@@ -71,6 +86,21 @@ def parse_policy(text: str, isolated_control: str) -> Policy:
     for modifier in modifiers:
         law = _modified(law, modifier, text)
     return Policy(text, control_for(isolated_control if part.base == ISOLATED else part.base), law)
+
+
+def parse_policies(text: str, isolated_control: str) -> Policy:
+    """A policy as of `parse_policy`, or one for each model, such as ``vgg19=cubic+vgg19=mltcp_cubic@quadratic``.
+
+    Raises:
+        UsageError: an unknown policy or modifier, or a model that is to run isolated.
+    """
+    models = OfModels.parse(text, lambda each: parse_policy(each, isolated_control), "policy")
+    if models is None:
+        return parse_policy(text, isolated_control)
+    first = models.parts[0][1]
+    if any(policy.isolated for _, policy in models.parts):
+        raise UsageError(f"policy {text!r}: expected a congestion control for each model, got {ISOLATED}")
+    return Policy(text, first.control, first.law, first.pacing, models)
 
 
 def allowed_policies() -> list[str]:
@@ -192,6 +222,8 @@ def parse_approach(text: str, control: str) -> Approach:
         UsageError: it is none of these.
     """
     parts = split_name(text)
+    if names_models(text):
+        return Approach(text, parse_policies(text, control))
     if len(parts) == 1 and not _is_combined(text):
         return Approach(text, _control(text, control))
     policy = placement = gate = None

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench.compare.approach import Approach
+from bench.compare.approach import Approach, Policy
 from bench.compare.results.runs import Change, Measured, Scalar
 from bench.lab.bottleneck import VIRTUAL_QUEUE
 from bench.lab.link import Link
@@ -41,6 +41,9 @@ class Contest:
         change: the change of a job's compute time that its work contains.
         device: where the ranks' tensors are.
         dilation: how many times as long the times of a set of jobs are, and with them its bytes, as usual.
+
+    Raises:
+        UsageError: an approach has a policy for each model, and a job has none, or a model no job.
     """
 
     jobs: tuple[tuple[str, Work], ...]
@@ -60,6 +63,10 @@ class Contest:
     change: Change | None = None
     device: str = "cpu"
     dilation: float = 1.0
+
+    def __post_init__(self) -> None:
+        for approach in self.approaches if self.jobs else ():
+            approach.policy.of([name for name, _ in self.jobs])
 
     @property
     def total_iterations(self) -> int:
@@ -105,6 +112,10 @@ class Contest:
             "iterations": self.iterations,
         }
         return Measured(self.name, {**conditions, **self.setting}, (), self.score, self.change)
+
+    def policy_of(self, policy: Policy, index: int) -> Policy:
+        """What a job has of a policy that may have one for each model."""
+        return policy.of([name for name, _ in self.jobs])[index]
 
     def ideal_s(self, index: int) -> float | None:
         """A job's iteration time alone if link and hosts were ideal; None: not known, as of what computes itself."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench.compare.approach import Approach
+from bench.compare.approach import Approach, Policy
 from bench.compare.contest import Contest
 from bench.compare.coordination import Coordination, PlacedDemand, coordinated, dumbbell_network
 from bench.compare.launch import LabSource
@@ -167,7 +167,7 @@ class _ContestRuns:
             return ApproachRun(
                 approach.name,
                 repeat,
-                self._job_runs(groups, approach.policy.control),
+                self._job_runs(groups, approach.policy),
                 coordination.decisions_s,
                 sum(group.use.drops for group in groups),
                 () if approach.isolated else self._excerpts(groups[-1]),
@@ -210,10 +210,13 @@ class _ContestRuns:
                 f"job {result.name}: its losses or parameters differ from those of its first run"
             )
 
-    def _job_runs(self, groups: Sequence[_GroupRun], control: str) -> tuple[JobRun, ...]:
+    def _job_runs(self, groups: Sequence[_GroupRun], policy: Policy) -> tuple[JobRun, ...]:
         """The runs of all jobs; a job of which another of its kind has run alone has that one's."""
         found = {
-            index: replace(_job_run(result, control, group.epoch_s), ideal_s=self.contest.ideal_s(index))
+            index: replace(
+                _job_run(result, self.contest.policy_of(policy, index).control, group.epoch_s),
+                ideal_s=self.contest.ideal_s(index),
+            )
             for group in groups
             for index, result in group.results.items()
         }

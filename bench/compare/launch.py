@@ -39,6 +39,7 @@ def loaded_controls(policies: Sequence[Policy]) -> Iterator[Controls]:
     follow the jobs that send.
     """
     controls = Controls()
+    policies = [each for policy in policies for each in policy.each]
     needed = list(dict.fromkeys(policy.control for policy in policies if policy.control in CONTROLS))
     fresh = controls.load(needed)
     try:
@@ -99,7 +100,11 @@ def run_group(
         MltcpError: a rank failed, or connections used another congestion control than the policy's.
     """
     with ExitStack() as stack:
-        placed = [_placed(contest, policy, index, lab, controls, stack, environment) for index in group]
+        policies = [contest.policy_of(policy, index) for index in group]
+        placed = [
+            _placed(contest, own, index, lab, controls, stack, environment)
+            for own, index in zip(policies, group, strict=True)
+        ]
 
         def on_iteration(spec: JobSpec, iteration: int, record: IterationRecord) -> None:
             step()
@@ -107,8 +112,8 @@ def run_group(
         lab.start_measuring()
         results = run_jobs(placed, offsets_s, on_iteration)
         use = lab.measurement()
-    for result in results:
-        check_control(result, policy)
+    for result, own in zip(results, policies, strict=True):
+        check_control(result, own)
     return results, use
 
 

@@ -75,7 +75,8 @@ def check_simulated(contest: Contest) -> None:
     for approach in contest.approaches:
         if approach.cassini or approach.gate is not None:
             raise UsageError(f"--simulate: policy {approach.name}: expected a congestion control alone")
-        simulated_law(approach.policy)
+        for policy in approach.policy.each:
+            simulated_law(policy)
     for name, work in contest.jobs:
         if not isinstance(work, Profile | PhasedWork | TrainingOptions | ModelWork):
             raise UsageError(f"--simulate: job {name}: expected a model, a profile, phases or `train`")
@@ -136,7 +137,9 @@ class _Group:
 def _run(contest: Contest, approach: Approach, repeat: int, progress: Progress) -> ApproachRun:
     groups = [_simulated(contest, approach, repeat, group) for group in contest.groups(approach.isolated)]
     runs = {
-        index: _job_run(contest, index, course, approach.policy.control, group.frame_bytes)
+        index: _job_run(
+            contest, index, course, contest.policy_of(approach.policy, index).control, group.frame_bytes
+        )
         for group in groups
         for index, course in group.jobs.items()
     }
@@ -160,7 +163,7 @@ def _run(contest: Contest, approach: Approach, repeat: int, progress: Progress) 
 
 
 def _simulated(contest: Contest, approach: Approach, repeat: int, group: Sequence[int]) -> _Group:
-    network, law = bottleneck(contest), simulated_law(approach.policy)
+    network = bottleneck(contest)
     table = RoutingTable(network)
     jobs = []
     for index in group:
@@ -172,7 +175,7 @@ def _simulated(contest: Contest, approach: Approach, repeat: int, group: Sequenc
                 name,
                 traffic_of(work, ranks),
                 tuple(range(first, first + ranks)),
-                law,
+                simulated_law(contest.policy_of(approach.policy, index)),
                 contest.iterations_of(index),
                 round(start_s * NS_PER_S),
                 NOISE_NS,

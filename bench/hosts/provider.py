@@ -292,7 +292,9 @@ def connected_session(
 
 
 def check_pacing(policy: Policy) -> None:
-    """Raise UsageError for a policy that a daemon paces."""
+    """Raise UsageError for a policy that a daemon paces, and for one for each model."""
+    if policy.models is not None:
+        raise UsageError(f"--policies: expected one policy for all jobs with --hosts, got {policy.name!r}")
     if policy.pacing is not None and not policy.pacing.by_socket:
         raise UsageError(
             f"--policies: expected {policy.name}@by=socket with --hosts, got {policy.name!r}, whose daemon runs "

@@ -8,12 +8,12 @@ that accepts policy names parses them here, and declares with a `Vocabulary` whi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from mltcp.core.errors import UsageError
+from mltcp.core.errors import UsageError, shown
 
 LARGEST_NUMBER = 1_000_000
 """K in ``base-K`` is a whole number from 1 to this, written without leading zeros."""
@@ -124,6 +124,76 @@ class Vocabulary:
 def split_name(text: str) -> tuple[str, ...]:
     """The parts of a policy name, as text."""
     return tuple(text.split("+"))
+
+
+_OF_MODEL = re.compile(r"([^@+=:]+)=(.+)", re.DOTALL)
+
+
+def names_models(text: str) -> bool:
+    """Whether a part of the text is of a model: ``vgg19=cubic``."""
+    return any(_OF_MODEL.fullmatch(part) for part in split_name(text))
+
+
+@dataclass(frozen=True)
+class OfModels(Generic[_Parsed]):
+    """What each model has, of a text such as ``vgg19=A+vgg19=B+bert=C``.
+
+    A part is of a job whose name begins with its model and a dash, whatever the case of its letters. Several parts of a
+    model are of such jobs one after the other, in their order; the last of them also of all that follow.
+
+    Attributes:
+        text, field: where they are from, for errors.
+        parts: models in small letters, and what they have.
+    """
+
+    text: str
+    field: str
+    parts: tuple[tuple[str, _Parsed], ...]
+
+    @classmethod
+    def parse(cls, text: str, parse: Callable[[str], _Parsed], field: str) -> OfModels[_Parsed] | None:
+        """The parts of a text; None: none of them names a model.
+
+        Raises:
+            UsageError: some do and some do not, or `parse` raised it.
+        """
+        if not names_models(text):
+            return None
+        parts = split_name(text)
+        found = [_OF_MODEL.fullmatch(part) for part in parts]
+        own = []
+        for part, match in zip(parts, found, strict=True):
+            if match is None:
+                raise UsageError(
+                    f"{field} {shown(text)}: expected MODEL={field.upper()} joined by +, got {shown(part)}"
+                )
+            own.append((match[1].lower(), parse(match[2])))
+        return cls(text, field, tuple(own))
+
+    def of(self, jobs: Sequence[str]) -> list[_Parsed]:
+        """What each of these jobs has.
+
+        Raises:
+            UsageError: a job that no part is of, or a part without a job.
+        """
+        queues: dict[str, list[_Parsed]] = {}
+        for model, own in self.parts:
+            queues.setdefault(model, []).append(own)
+        named = [self._model_of(job, queues) for job in jobs]
+        for model, owned in queues.items():
+            if named.count(model) < len(owned):
+                raise UsageError(
+                    f"{self.field} {shown(self.text)}: {model}: expected {len(owned)} jobs, got {named.count(model)}"
+                )
+        return [queues[model].pop(0) if len(queues[model]) > 1 else queues[model][0] for model in named]
+
+    def _model_of(self, job: str, models: Iterable[str]) -> str:
+        """The longest of these models with which the job's name begins."""
+        name = f"{job.lower()}-"
+        matching = [model for model in models if name.startswith(f"{model}-")]
+        if not matching:
+            raise UsageError(f"{self.field} {shown(self.text)}: expected one for job {shown(job)}, got none")
+        return max(matching, key=len)
 
 
 def split_cassini(text: str) -> tuple[str, bool]:

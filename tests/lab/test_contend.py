@@ -20,7 +20,7 @@ RANKS = 4
 
 
 def test_one_document_with_every_policy():
-    policies = "isolated,mltcp_reno@quadratic,mltcp_dcqcn,dcqcn@by=socket"
+    policies = "isolated,mltcp_reno@quadratic,mltcp_dcqcn,dcqcn@by=socket,vgg16=mltcp_cubic+train=dcqcn"
     before = Controls().loaded()
     done = subprocess.run(
         [*CONTEND, *SHORT, "--jobs", "vgg16,train", "--policies", policies, "--iterations", "6", "--json"],

@@ -392,7 +392,7 @@ def _doubt(best: ApproachResult, base: ApproachResult) -> str:
 
 
 def _jobs_in_words(jobs: Sequence[JobFigures]) -> str:
-    """Like "two vgg16 jobs" if the names differ in a final number alone, else the names themselves."""
+    """Like "two vgg16 jobs" if the names differ in a final number alone; else the names themselves, if they are few."""
     names = [job.job for job in jobs]
     parts = [re.fullmatch(r"(.+)[-_.#/:](\d+)", name) for name in names]
     stems = {part.group(1) for part in parts if part}
@@ -404,6 +404,8 @@ def _jobs_in_words(jobs: Sequence[JobFigures]) -> str:
         and numbers in (list(range(len(names))), list(range(1, len(names) + 1)))
     ):
         return f"{_number_in_words(len(names))} {stems.pop()} jobs"
+    if len(names) >= len(_NUMBER_WORDS):
+        return f"{len(names)} jobs"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 

@@ -222,6 +222,10 @@ class LabTraceSource:
         """Raise UsageError for policies that a daemon paces, and for more jobs than the lab can tell apart."""
         for approach in approaches:
             pacing = approach.policy.pacing
+            if approach.policy.models is not None:
+                raise UsageError(
+                    f"--policies: expected one policy for all jobs of a trace, got {approach.name}"
+                )
             if pacing is not None and not pacing.by_socket:
                 # A daemon leaves alone any qdisc that it has not installed, and the lab has installed its own.
                 expected = f"{approach.policy.name.partition('@')[0]}@by=socket"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import UsageError, shown
-from mltcp.core.policy_names import Vocabulary
+from mltcp.core.policy_names import OfModels, Vocabulary
 from mltcp.core.quantities import parse_number
 from placement.simulator.network.laws.network_law import DEFAULTS, Control, DcqcnState, NetworkLaw
 
@@ -83,24 +82,14 @@ def _constant(control: Control, name: str, value: str, where: str) -> tuple[str,
 
 # -- a law for each job ------------------------------------------------------------------------------------------------
 
-_OF_MODEL = re.compile(r"([^@+=:]+)=(.+)")
 _BY_HOST = ":hosts="
 
 
 @dataclass(frozen=True)
 class ModelControls:
-    """A control for each model.
+    """A control for each model, as `OfModels` says."""
 
-    A part is of a job whose name begins with its model and a dash, whatever the case of its letters. Several parts of a
-    model are of such jobs one after the other, in their order; the last of them also of all that follow.
-
-    Attributes:
-        text: where they are from, for errors.
-        parts: models in small letters, and their laws.
-    """
-
-    text: str
-    parts: tuple[tuple[str, NetworkLaw], ...]
+    models: OfModels[NetworkLaw]
 
     def laws(self, jobs: Sequence[str], seed: int = 0) -> list[NetworkLaw]:
         """The control of each job; the seed has no meaning.
@@ -108,16 +97,7 @@ class ModelControls:
         Raises:
             UsageError: a job without a law, or a part without a job.
         """
-        queues: dict[str, list[NetworkLaw]] = {}
-        for model, law in self.parts:
-            queues.setdefault(model, []).append(law)
-        named = [_model_of(job, queues, self.text) for job in jobs]
-        for model, laws in queues.items():
-            if named.count(model) < len(laws):
-                raise UsageError(
-                    f"control {shown(self.text)}: {model}: expected {len(laws)} jobs, got {named.count(model)}"
-                )
-        return [queues[model].pop(0) if len(queues[model]) > 1 else queues[model][0] for model in named]
+        return self.models.of(jobs)
 
     def host_laws(self, hosts: Sequence[str], seed: int) -> dict[str, NetworkLaw]:
         """None: it is by job."""
@@ -176,11 +156,10 @@ def parse_controls(text: str) -> ControlMix | ModelControls:
     Raises:
         UsageError: no such control, a part before the last one without WHICH, or parts of several kinds.
     """
-    *before, others = texts = text.split("+")
-    found = [_OF_MODEL.fullmatch(part) for part in texts]
-    if any(found):
-        own = (_of_model(part, match, text) for part, match in zip(texts, found, strict=True))
-        return ModelControls(text, tuple(own))
+    models = OfModels.parse(text, parse_control, "control")
+    if models is not None:
+        return ModelControls(models)
+    *before, others = text.split("+")
     parts: list[tuple[float | str, NetworkLaw]] = []
     by_host = [_BY_HOST in part for part in before]
     for part in before:
@@ -201,21 +180,6 @@ def parse_controls(text: str) -> ControlMix | ModelControls:
     if sum(share for share, _ in parts if not isinstance(share, str)) > 1:
         raise UsageError(f"control {text!r}: expected shares of at most 1 together")
     return ControlMix(parse_control(others), tuple(parts), any(by_host))
-
-
-def _of_model(part: str, match: re.Match[str] | None, text: str) -> tuple[str, NetworkLaw]:
-    if match is None:
-        raise UsageError(f"control {shown(text)}: expected MODEL=CONTROL joined by +, got {shown(part)}")
-    return match[1].lower(), parse_control(match[2])
-
-
-def _model_of(job: str, models: Iterable[str], text: str) -> str:
-    """The longest of these models with which the job's name begins."""
-    name = f"{job.lower()}-"
-    matching = [model for model in models if name.startswith(f"{model}-")]
-    if not matching:
-        raise UsageError(f"control {shown(text)}: expected a law for job {shown(job)}, got none")
-    return max(matching, key=len)
 
 
 def split_controls(name: str) -> tuple[str, str]:

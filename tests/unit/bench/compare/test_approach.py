@@ -56,3 +56,19 @@ def test_each_approach_once():
         parse_approaches("fair,cassini,fair", "reno")
     with pytest.raises(UsageError, match="one or more"):
         parse_approaches(",", "reno")
+
+
+def test_each_model_may_have_a_policy_of_its_own():
+    policy = parse_approach("vgg16=cubic+vgg16=mltcp_cubic@quadratic+bert=dcqcn", "reno").policy
+    assert [each.control for each in policy.of(["BERT-1", "vgg16-1", "vgg16-2"])] == [
+        "reno",
+        "cubic",
+        "mltcp_cubic",
+    ]
+    assert [each.pacing is None for each in policy.each] == [True, True, False]
+
+
+@pytest.mark.parametrize("name", ["a=isolated+b=cubic", "a=cubic+cassini", "a=nonsense", "a=cubic+b", "a="])
+def test_a_policy_for_each_model_that_is_none_is_refused(name):
+    with pytest.raises(UsageError, match="policy"):
+        parse_approach(name, "reno")

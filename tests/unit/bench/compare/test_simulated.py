@@ -48,6 +48,31 @@ def test_contend_gives_the_live_commands_document(capsys):
     assert "mltcp_reno" in capsys.readouterr().out
 
 
+def test_each_job_may_have_a_control_of_its_own(capsys):
+    command = [
+        "contend",
+        "--simulate",
+        "--jobs",
+        "vgg16,vgg16",
+        "--iterations",
+        "8",
+        "--repeat",
+        "1",
+        "--json",
+    ]
+    policies = "isolated,reno,vgg16=reno+vgg16=mltcp_reno,vgg16=mltcp_reno"
+    assert main([*command, "--policies", policies]) == 0
+    _, plain, mixed, ours = json.loads(capsys.readouterr().out)["policies"]
+    times = [policy["mean_slowdown"] for policy in (plain, mixed, ours)]
+    assert len(set(times)) == 3
+    assert times[2] < times[0]
+    assert main([*command, "--policies", "vgg19=reno"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "mltcp-bench: policy 'vgg19=reno': expected one for job 'vgg16-1', got none\n"
+    )
+
+
 def test_compare_gives_the_live_commands_document_and_reads_it_again(capsys, tmp_path):
     command = [
         "compare",

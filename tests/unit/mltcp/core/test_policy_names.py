@@ -1,10 +1,13 @@
 """The grammar of policy names."""
 
+import re
+
 import pytest
 
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import (
     LARGEST_NUMBER,
+    OfModels,
     Part,
     Vocabulary,
     check_names,
@@ -134,3 +137,36 @@ def test_a_number_given_apart_is_in_the_same_range(number):
     check_number(LARGEST_NUMBER, "kappa")
     with pytest.raises(UsageError, match=f"kappa: expected 1 to {LARGEST_NUMBER}, got {number}"):
         check_number(number, "kappa")
+
+
+@pytest.mark.parametrize(
+    ("text", "jobs", "found"),
+    [
+        ("a=x+b=y", ["b", "a-1", "A-2"], ["y", "x", "x"]),
+        ("a=x+a=y", ["a-1", "a-2", "a-3"], ["x", "y", "y"]),
+        ("vgg=x+vgg-16=y@z=1", ["vgg-16-1", "vgg-19"], ["y@z=1", "x"]),
+    ],
+)
+def test_each_model_may_have_its_own(text, jobs, found):
+    models = OfModels.parse(text, str, "law")
+    assert models is not None
+    assert models.of(jobs) == found
+
+
+@pytest.mark.parametrize("text", ["x", "x@a=1", "x:0.5+y", "x:hosts=0.5+y", "x@a=1+y"])
+def test_a_text_that_names_no_model_is_another_kind(text):
+    assert OfModels.parse(text, str, "law") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "jobs", "words"),
+    [
+        ("a=x+y", ["a"], "law 'a=x+y': expected MODEL=LAW joined by +, got 'y'"),
+        ("a=x", ["a", "b"], "expected one for job 'b', got none"),
+        ("a=x+a=y", ["a"], "a: expected 2 jobs, got 1"),
+        ("a=x+b=y", ["a"], "b: expected 1 jobs, got 0"),
+    ],
+)
+def test_a_job_without_one_and_a_model_without_a_job_are_named(text, jobs, words):
+    with pytest.raises(UsageError, match=re.escape(words)):
+        OfModels.parse(text, str, "law").of(jobs)

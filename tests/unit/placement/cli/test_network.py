@@ -171,7 +171,7 @@ def test_slurms_topologies(capsys, tmp_path):
             ("--control", "vgg16=dcqcn+bert=dctcp"),
             "control 'vgg16=dcqcn+bert=dctcp': bert: expected 1 jobs, got 0",
         ),
-        (("--control", "bert=dcqcn"), "control 'bert=dcqcn': expected a law for job 'vgg16-1', got none"),
+        (("--control", "bert=dcqcn"), "control 'bert=dcqcn': expected one for job 'vgg16-1', got none"),
         (
             ("--control", "vgg16=dcqcn+dctcp"),
             "control 'vgg16=dcqcn+dctcp': expected MODEL=CONTROL joined by +",

@@ -181,6 +181,7 @@ def test_no_pair_no_gain():
     ("names", "words"),
     [
         (("vgg16-1", "vgg16-2"), "two vgg16 jobs ran"),
+        (tuple(f"job{number}-XLM" for number in range(24)), "24 jobs ran"),
         (("vgg16#0", "vgg16#1"), "two vgg16 jobs ran"),
         (("vgg16", "resnet50"), "vgg16 and resnet50 ran"),
         (("resnet-50", "resnet-101"), "resnet-50 and resnet-101 ran"),
