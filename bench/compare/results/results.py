@@ -275,6 +275,8 @@ def _run_document(run: ApproachRun) -> object:
     for job in document["jobs"]:
         if job["parameters_sha256"] is None:
             del job["losses"], job["parameters_sha256"]
+        if job["ideal_s"] is None:
+            del job["ideal_s"]
     if not run.hosts:
         del document["hosts"]
     return _round(document)
