@@ -39,7 +39,7 @@ class Job:
         backend: name of the inner group's backend.
         membership: in the job at the host's daemon, if one answers.
         pacer: paces the job's sockets, if MLTCP_PACE asks for it.
-        boundaries: reports the job's iterations to the kernel, unless it is not to.
+        boundaries: reports the job's iterations to the kernel, unless it is not to; the pacer is told with it.
         coordination: with other jobs, if a gate or a placement service is configured.
     """
 
@@ -138,6 +138,8 @@ class Job:
         # On the thread that goes on to train: the next iteration may send at once.
         if self.boundaries is not None and self.recorder.knows_iterations:
             self.boundaries.report(self.recorder.count)
+            if self.pacer is not None:
+                self.pacer.report(self.recorder.count)
         if self._reports or self._file is not None:
             self.recorder.completion.run(self._publish)
 

@@ -110,7 +110,9 @@ class PacedJob:
         if self.aggressiveness is None or not tracker.recognised or grown.acked_bytes:
             self._waiting = False
             return False
-        if self._in_flight or now_ns - tracker.last_ns <= tracker.gap_ns:
+        # Where the program reports iterations, silences within one are none between two, however long they are.
+        pauses = tracker.bytes == 0 if tracker.reported else now_ns - tracker.last_ns > tracker.gap_ns
+        if self._in_flight or not pauses:
             return False
         if not self._waiting:
             self._waiting = True

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from mltcp.control.aggressiveness import Aggressiveness
-from mltcp.control.iteration import IterationTracker
+from mltcp.control.iteration import BOUNDARIES, FIRST_BOUNDARY, IterationTracker
 from mltcp.pacing.controller import PacingController
 from mltcp.pacing.rate_law import Constants
 from mltcp.pacing.sock_diag import FlowKey, Sample
@@ -53,6 +53,7 @@ class SocketPacer:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._former: dict[FlowKey, int] = {}
+        self._boundary = 0
 
     def add(self, descriptors: Iterable[int]) -> None:
         """Pace these connections, too, while they are open."""
@@ -69,6 +70,14 @@ class SocketPacer:
             if self._thread is None and self._controller.jobs:
                 self._thread = threading.Thread(target=self._run, name="mltcp-pacing", daemon=True)
                 self._thread.start()
+
+    def report(self, iteration: int) -> None:
+        """Say that an iteration begins, of those counted from 0 on; from then on nothing else parts two.
+
+        The steps of a ring of ten ranks look like iterations to each of its connections. It is taken note of after the
+        next reading, which is of the iteration before, so that who trains does not wait for that.
+        """
+        self._boundary = FIRST_BOUNDARY + iteration % BOUNDARIES
 
     def rates_bps(self) -> dict[int, float]:
         """The rate of every connection, by descriptor."""
@@ -92,7 +101,10 @@ class SocketPacer:
                 self._tick()
 
     def _tick(self) -> None:
-        changed, gone = self._controller.tick(time.monotonic_ns())
+        boundary, now_ns = self._boundary, time.monotonic_ns()
+        changed, gone = self._controller.tick(now_ns)
+        for job in self._controller.jobs.values():
+            job.tracker.boundary(boundary, now_ns)
         for flow in gone:
             self._controller.remove_job(flow.local[1])
             self._former.pop(flow, None)

@@ -297,3 +297,29 @@ def test_a_job_whose_iterations_are_known_never_rests():
     loop.tick(2 + 2 * IDLE_NS // STEP_NS)
     assert job.tracker.recognised
     assert not job.idle(loop.now_ns)
+
+
+STEPS, PAUSE_TICKS, COMPUTE_TICKS = 18, 5, 50
+
+
+def rates_of_an_iteration(loop, number, reports):
+    """The rate that each step of a ring of ten ranks begins with, of an iteration with computing before it."""
+    if reports:
+        loop.job().tracker.boundary(number, loop.now_ns)
+    loop.tick(COMPUTE_TICKS)
+    rates = []
+    for _ in range(STEPS):
+        rates.append(loop.job().law.current_bps / LINE)
+        loop.counters.grow(loop.flows[0][0], acked=100_000)
+        loop.tick()
+        loop.counters.grow(loop.flows[0][0], acked=100_000)
+        loop.tick(1 + PAUSE_TICKS)
+    return rates
+
+
+@pytest.mark.parametrize("reports", [True, False])
+def test_only_the_first_step_of_an_iteration_begins_slowly_where_the_program_reports_iterations(reports):
+    loop = Loop(total=0, gap_ns=0)
+    rates = [rates_of_an_iteration(loop, 64 + number, reports) for number in range(8)][-1]
+    assert rates[0] == pytest.approx(0.25)
+    assert (min(rates[1:]) > 0.9) == reports
