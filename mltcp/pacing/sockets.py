@@ -103,8 +103,8 @@ class SocketPacer:
     def _tick(self) -> None:
         boundary, now_ns = self._boundary, time.monotonic_ns()
         changed, gone = self._controller.tick(now_ns)
-        for job in self._controller.jobs.values():
-            job.tracker.boundary(boundary, now_ns)
+        for each in self._controller.jobs.values():
+            each.tracker.boundary(boundary, now_ns)
         for flow in gone:
             self._controller.remove_job(flow.local[1])
             self._former.pop(flow, None)
