@@ -18,6 +18,9 @@ IDLE_NS = 100_000_000
 IDLE_TICKS = 16
 """Where idle jobs rest, one that is not recognised and has been idle for so long is read in one interval of so many."""
 
+LATE_SHIFT = 6
+"""Of an iteration's bytes one part in 2 to this may be acknowledged after the next one has begun."""
+
 SMALLEST_CHANGE = 0.005
 """The smallest relative change of a rate that is sent to the kernel."""
 
@@ -111,7 +114,10 @@ class PacedJob:
             self._waiting = False
             return False
         # Where the program reports iterations, silences within one are none between two, however long they are.
-        pauses = tracker.bytes == 0 if tracker.reported else now_ns - tracker.last_ns > tracker.gap_ns
+        # Its predecessor's last bytes may be acknowledged after it has begun.
+        pauses = now_ns - tracker.last_ns > tracker.gap_ns
+        if tracker.reported:
+            pauses = tracker.bytes <= tracker.total_bytes >> LATE_SHIFT
         if self._in_flight or not pauses:
             return False
         if not self._waiting:
