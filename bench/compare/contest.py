@@ -120,7 +120,7 @@ class Contest:
     def ideal_s(self, index: int) -> float | None:
         """A job's iteration time alone if link and hosts were ideal; None: not known, as of what computes itself."""
         work = self.jobs[index][1]
-        if isinstance(work, ModelWork | TrainingOptions):
+        if isinstance(work, ModelWork | TrainingOptions) or self.change is not None:
             return None
         return self._expected_s(work)
 
