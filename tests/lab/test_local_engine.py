@@ -137,11 +137,11 @@ def test_jobs_are_given_numbers_in_turn_and_only_if_they_cross_a_link():
         (one, other) = network.attach("alone", ["r0s0", "r0s0"])
         assert one == other
         assert one.address == "127.0.0.1"
-        for number in range(16):
+        for number in range(24):
             first, second = network.attach(f"j{number}", ["r0s0", "r1s0"])
             assert (first.address, first.interface) == (f"10.77.{number}.1", f"eth0:{number}")
             assert second.address == f"10.77.{number}.2"
-        with pytest.raises(MltcpError, match="job more: all 16 job numbers of the lab are in use"):
+        with pytest.raises(MltcpError, match="job more: all 24 job numbers of the lab are in use"):
             network.attach("more", ["r0s0", "r1s0"])
         with pytest.raises(MltcpError, match="job j3 is attached to the lab already"):
             network.attach("j3", ["r0s0", "r1s0"])
