@@ -34,6 +34,7 @@ Runner = Callable[[Progress, Keep], list[Measured]]
 """Measures contests; the arguments are those of `run_contests`."""
 
 _TRAINING = "train"
+DEFAULT_LINK = Link(300_000_000, 300_000, 40_000)
 # Communication time of an isolated iteration by default: F needs several windows to act, and runs should be short.
 _LINK_S = 0.166
 
@@ -71,9 +72,6 @@ def add_runs(command: argparse.ArgumentParser, iterations: int, repeat: int) -> 
     option(command, "--iterations", iterations, "iterations of the slowest job; others run as long", "N")
     option(command, "--repeat", repeat, "how often each policy runs, interleaved", "N")
     option(command, "--ranks", 2, "processes of a job, each on a host", "N")
-
-
-DEFAULT_LINK = Link(300_000_000, 300_000, 40_000)
 
 
 def add_link(command: argparse.ArgumentParser, default: Link = DEFAULT_LINK) -> None:

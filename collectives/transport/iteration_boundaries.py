@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 
-from mltcp.control.iteration import BOUNDARIES, FIRST_BOUNDARY
+from mltcp.control.iteration import boundary_number
 from mltcp.pacing.tcp_info import inode, set_syn_retries
 
 
@@ -32,7 +32,7 @@ class IterationBoundaries:
 
     def report(self, iterations: int) -> None:
         """So many iterations of the job have ended, and another one begins: a microsecond or two a connection."""
-        number = FIRST_BOUNDARY + iterations % BOUNDARIES
+        number = boundary_number(iterations)
         with self._lock:
             closed = [each for each, own in self._connections.items() if not _report(each, own, number)]
             for descriptor in closed:

@@ -475,6 +475,11 @@ class IterationTracker:
             self.gap_ns = 0
 
 
+def boundary_number(iterations: int) -> int:
+    """The number by which a program reports that so many iterations have ended, and another one begins."""
+    return FIRST_BOUNDARY + iterations % BOUNDARIES
+
+
 def matches(sent_bytes: int, total_bytes: int) -> bool:
     """Whether these are the bytes of a whole iteration of a job that sends `total_bytes` in one (0: unknown)."""
     return total_bytes > 0 and _alike(sent_bytes, total_bytes, ALIKE_SHIFT)

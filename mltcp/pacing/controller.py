@@ -113,11 +113,11 @@ class PacedJob:
         if self.aggressiveness is None or not tracker.recognised or grown.acked_bytes:
             self._waiting = False
             return False
-        # Where the program reports iterations, silences within one are none between two, however long they are.
-        # Its predecessor's last bytes may be acknowledged after it has begun.
-        pauses = now_ns - tracker.last_ns > tracker.gap_ns
         if tracker.reported:
+            # Silences within an iteration are then none between two, however long they are.
             pauses = tracker.bytes <= tracker.total_bytes >> LATE_SHIFT
+        else:
+            pauses = now_ns - tracker.last_ns > tracker.gap_ns
         if self._in_flight or not pauses:
             return False
         if not self._waiting:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from mltcp.control.aggressiveness import Aggressiveness
-from mltcp.control.iteration import BOUNDARIES, FIRST_BOUNDARY, IterationTracker
+from mltcp.control.iteration import IterationTracker, boundary_number
 from mltcp.pacing.controller import PacingController
 from mltcp.pacing.rate_law import Constants
 from mltcp.pacing.sock_diag import FlowKey, Sample
@@ -53,7 +53,8 @@ class SocketPacer:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._former: dict[FlowKey, int] = {}
-        self._boundary = 0
+        self._boundary = 0  # the last one reported, and the last one of which the trackers know
+        self._noted = 0
 
     def add(self, descriptors: Iterable[int]) -> None:
         """Pace these connections, too, while they are open."""
@@ -65,19 +66,21 @@ class SocketPacer:
                     if not _set_rate(key, self._line_rate_bps // 8):
                         continue
                     self._controller.remove_job(descriptor)
-                    self._controller.add_job(descriptor, Aggressiveness(), IterationTracker())
+                    tracker = IterationTracker()
+                    tracker.boundary(self._noted, time.monotonic_ns())
+                    self._controller.add_job(descriptor, Aggressiveness(), tracker)
                     self._controller.add_flows(descriptor, [key])
             if self._thread is None and self._controller.jobs:
                 self._thread = threading.Thread(target=self._run, name="mltcp-pacing", daemon=True)
                 self._thread.start()
 
-    def report(self, iteration: int) -> None:
-        """Say that an iteration begins, of those counted from 0 on; from then on nothing else parts two.
+    def report(self, iterations: int) -> None:
+        """Say that so many iterations have ended, and another one begins; from then on nothing else parts two.
 
         The steps of a ring of ten ranks look like iterations to each of its connections. It is taken note of after the
         next reading, which is of the iteration before, so that who trains does not wait for that.
         """
-        self._boundary = FIRST_BOUNDARY + iteration % BOUNDARIES
+        self._boundary = boundary_number(iterations)
 
     def rates_bps(self) -> dict[int, float]:
         """The rate of every connection, by descriptor."""
@@ -103,8 +106,10 @@ class SocketPacer:
     def _tick(self) -> None:
         boundary, now_ns = self._boundary, time.monotonic_ns()
         changed, gone = self._controller.tick(now_ns)
-        for each in self._controller.jobs.values():
-            each.tracker.boundary(boundary, now_ns)
+        if boundary != self._noted:
+            self._noted = boundary
+            for each in self._controller.jobs.values():
+                each.tracker.boundary(boundary, now_ns)
         for flow in gone:
             self._controller.remove_job(flow.local[1])
             self._former.pop(flow, None)

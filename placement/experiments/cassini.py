@@ -19,6 +19,7 @@ from placement.experiments.comparison import (
     TraceRun,
     pooled,
 )
+from placement.experiments.network import MOST_ITERATIONS
 from placement.experiments.statistics import half_interval
 from placement.experiments.thesis_traces import ModelMix, dynamic, poisson
 from placement.policies.schedulers.scheduling_policy import SCHEDULER_NAMES, plain_name, scheduling_policy
@@ -96,7 +97,6 @@ _KEYS = {
     "poisson": ("jobs", "load", "iterations", "models", "compute"),
     "dynamic": ("iterations", "models", "compute"),
 }
-_MOST_ITERATIONS = 1_000_000
 
 
 def jobs_and_load(values: Mapping[str, str]) -> tuple[int, float]:
@@ -111,21 +111,21 @@ def jobs_and_load(values: Mapping[str, str]) -> tuple[int, float]:
 
 def _mix(values: Mapping[str, str]) -> ModelMix:
     low, _, high = values.get("iterations", "200-1000").partition("-")
-    bounds = [whole_number(each, "--trace: iterations", _MOST_ITERATIONS) for each in (low, high or low)]
+    bounds = [whole_number(each, "--trace: iterations", MOST_ITERATIONS) for each in (low, high or low)]
     compute = parse_number(values.get("compute", "1"), field="--trace: compute", lowest=1e-3, highest=1000)
     return ModelMix(tuple(values.get("models", "data+model").split("+")), (bounds[0], bounds[1]), compute)
 
 
 def traces_of(
-    trace: str, seeds: Sequence[int], jobs: int, load: float, gpus: int, mix: ModelMix | None = None
+    trace: str, seeds: Sequence[int], jobs: int, load: float, gpus: int
 ) -> tuple[Drawn | SeededJobs, ...]:
     """The traces of ``poisson`` or ``dynamic``, one a seed; of the name or file of a set of jobs, the same again.
 
     Raises:
         UsageError: there is no such set or file, or it holds something else.
     """
-    if trace in ("poisson", "dynamic"):
-        return tuple(Drawn(PhasedMix(trace, jobs, load, gpus, mix or ModelMix()), seed) for seed in seeds)
+    if trace in _KEYS:
+        return tuple(Drawn(PhasedMix(trace, jobs, load, gpus), seed) for seed in seeds)
     given = sets.load(trace)
     return tuple(SeededJobs(given, seed) for seed in seeds)
 

@@ -119,24 +119,29 @@ class LiveLauncher:
 
     def _spec(self, name: str, start: Start) -> tuple[JobSpec, Demand]:
         """The program of each rank, and its demand on the links."""
-        settings, rate_bps = self._settings, self._hosts.rate_bps
-        workers, time = len(start.gpus), settings.scale.time
-        demand = Demand(start.job.phases(workers))
-        work = on_link(start.job.name, demand, settings.capacity_bps, rate_bps, workers, time)
         iterations = start.iterations(self.share(start.job))
-        rate = Fraction(rate_bps, settings.capacity_bps)
-        return JobSpec(name, work, workers, iterations), _scaled(demand, time, rate)
+        rate = Fraction(self._hosts.rate_bps, self._settings.capacity_bps)
+        spec = JobSpec(name, self._work(start), len(start.gpus), iterations)
+        return spec, _scaled(_demand(start), self._settings.scale.time, rate)
+
+    def _work(self, start: Start) -> PhasedWork:
+        capacity_bps, time = self._settings.capacity_bps, self._settings.scale.time
+        rate_bps, workers = self._hosts.rate_bps, len(start.gpus)
+        return on_link(start.job.name, _demand(start), capacity_bps, rate_bps, workers, time)
 
     def ideal_s(self, start: Start) -> float:
         """An iteration's time with these GPUs, alone, if links and hosts were ideal."""
-        work = self._spec(start.job.name, start)[0].work
-        assert isinstance(work, PhasedWork)
-        return work.isolated_iteration_s(self._hosts.rate_bps, len(start.gpus))
+        return self._work(start).isolated_iteration_s(self._hosts.rate_bps, len(start.gpus))
 
     def _pace(self) -> str | None:
         """The value of MLTCP_PACE. Pacing is by socket: a source of hosts refuses any other."""
         pacing = self._approach.policy.pacing
         return None if pacing is None else f"{self._hosts.rate_bps}bit,{pacing.law}"
+
+
+def _demand(start: Start) -> Demand:
+    """In the trace, with the workers of this start."""
+    return Demand(start.job.phases(len(start.gpus)))
 
 
 def _scaled(demand: Demand, time: float, rate: Fraction) -> Demand:
