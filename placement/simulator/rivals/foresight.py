@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placement.simulator.network.network_cluster import NetworkCluster
 from placement.simulator.network.routing import Route
@@ -114,6 +115,21 @@ def planned(
     )
 
 
+def bursts_by_link(
+    cluster: NetworkCluster, jobs: Sequence[SteeredJob], routes: Mapping[str, Sequence[Route]]
+) -> tuple[list[float], NDArray[np.float64]]:
+    """How long a burst of each job takes (ns), and the share of each link that it has then: [job, link]."""
+    links = cluster.network.links
+    lengths_ns, loads = [], np.zeros((len(jobs), len(links)))
+    for number, job in enumerate(jobs):
+        sent = bytes_by_link(job, routes[job.name])
+        slowest_ns = max(8e9 * size / links[link].rate_bps for link, size in sent.items())
+        lengths_ns.append(max(job.iteration_ns - job.silence_ns, slowest_ns))
+        for link, size in sent.items():
+            loads[number, link] = 8e9 * size / links[link].rate_bps / lengths_ns[-1]
+    return lengths_ns, loads
+
+
 class _Bursts:
     """What jobs send in their iterations, and when: each burst uses the links of its job at a rate of its own.
 
@@ -125,15 +141,7 @@ class _Bursts:
     def __init__(
         self, cluster: NetworkCluster, jobs: Sequence[SteeredJob], routes: Mapping[str, Sequence[Route]]
     ) -> None:
-        links = cluster.network.links
-        self._loads = np.zeros((len(jobs), len(links)))
-        self.lengths_ns: list[float] = []
-        for number, job in enumerate(jobs):
-            sent = bytes_by_link(job, routes[job.name])
-            slowest_ns = max(8e9 * size / links[link].rate_bps for link, size in sent.items())
-            self.lengths_ns.append(max(job.iteration_ns - job.silence_ns, slowest_ns))
-            for link, size in sent.items():
-                self._loads[number, link] = 8e9 * size / links[link].rate_bps / self.lengths_ns[-1]
+        self.lengths_ns, self._loads = bursts_by_link(cluster, jobs, routes)
         self._links = [np.flatnonzero(row) for row in self._loads]
         meets = (self._loads > 0).astype(np.float32)
         together = meets @ meets.T > 0

@@ -229,6 +229,41 @@ def test_no_link_of_a_plan_carries_more_than_it_can(data):
         assert (apart >= plan.bursts_ns[each.name] + each.silence_ns - 1).all()
 
 
+# -- Metronome ---------------------------------------------------------------------------------------------------------
+
+
+def ready(name, compute_ms, send_ms, gpus, ready_ms):
+    traced = steered(DUMBBELL, job(name, compute_ms, send_ms), gpus)
+    return replace(traced, silence_ns=compute_ms * MS, ready_ns=ready_ms * MS)
+
+
+def test_a_job_of_lower_priority_sends_in_the_middle_of_what_is_left_of_the_circle():
+    pair = [ready("a", 30, 20, (0, 1), 30.0), ready("b", 30, 20, (2, 3), 30.0)]
+    sends = RIVALS["metronome"].steer(DUMBBELL, pair).sends_ns
+    assert [each / MS for each in sends["a"][:3]] == pytest.approx([30, 80, 130])
+    # Free from 50 to 80, of which it needs 20.
+    assert [each / MS for each in sends["b"][:3]] == pytest.approx([55, 105, 155], abs=0.6)
+    found = run(DUMBBELL, [job("a", 30, 20), job("b", 30, 20)], "first-fit+metronome")
+    assert found.jobs[0].slowdown == pytest.approx(1.0)
+    assert found.jobs[1].slowdown[2:] == pytest.approx(1.0)
+
+
+def test_a_job_that_collides_with_none_keeps_its_slots():
+    pair = [ready("a", 30, 20, (0, 1), 30.0), ready("b", 30, 20, (2, 3), 52.0)]
+    assert RIVALS["metronome"].steer(DUMBBELL, pair).sends_ns["b"][0] == 52 * MS
+
+
+def test_iterations_that_nearly_divide_are_padded():
+    found = run(DUMBBELL, [job("a", 30, 20), job("b", 29, 20)], "first-fit+metronome")
+    assert found.jobs[0].slowdown == pytest.approx(1.0)
+    assert found.jobs[1].slowdown[2:-1] == pytest.approx(50 / 49)
+
+
+def test_jobs_whose_iterations_do_not_divide_send_when_they_can():
+    pair = [ready("a", 30, 20, (0, 1), 30.0), ready("b", 50, 21, (2, 3), 30.0)]
+    assert RIVALS["metronome"].steer(DUMBBELL, pair).sends_ns == {}
+
+
 # -- MonkeyTree --------------------------------------------------------------------------------------------------------
 
 
