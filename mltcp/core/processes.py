@@ -68,7 +68,14 @@ def fork_under_guard(at_the_end: Callable[[], object] = lambda: None) -> int:
     if child == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return guard
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
+    # A handle never is another process, though the child may be reaped when SIGTERM comes.
+    handle = os.pidfd_open(child)
+
+    def kill_child(*_: object) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+
+    signal.signal(signal.SIGTERM, kill_child)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     while True:
         # Orphans of a child that does not adopt them itself are reaped here.

@@ -106,6 +106,27 @@ def test_a_guard_leaves_nothing_and_ends_as_its_child(end, status):
     assert processes.start_ticks(int(out)) is None
 
 
+LATE = textwrap.dedent(
+    """
+    import os, signal, sys
+    from mltcp.core import processes
+    wait = os.wait
+    def terminated_meanwhile():
+        ended = wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return ended
+    os.wait = terminated_meanwhile
+    processes.fork_under_guard(lambda: print("tidy", flush=True))
+    sys.exit(7)
+    """
+)
+
+
+def test_a_guard_that_is_told_to_end_just_when_its_child_has_ended_tidies_up_as_ever():
+    guard = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (guard.returncode, guard.stdout, guard.stderr) == (7, "tidy\n", "")
+
+
 BOMB = """#!/bin/sh
 trap '' TERM
 [ $(ls $0.* | wc -l) -gt 200 ] && exec sleep 86400
