@@ -22,7 +22,7 @@ from placement.simulator.network.outcome import JobCourse, NetworkOutcome
 from placement.simulator.network.routing import Route, RoutingTable
 from placement.simulator.network.simulation import SimulationSettings, default_step_ns, simulate
 from placement.simulator.network.topology import CLASSES, ClassQueues, Network, Pause
-from placement.simulator.network.traffic import IterationStep, NetworkJob, Traffic
+from placement.simulator.network.traffic import IterationStep, NetworkJob, Traffic, meeting_sets
 
 _MEET = 1.001
 """Jobs meet on a link if their highest demands come to more than this part of its rate."""
@@ -191,12 +191,7 @@ class PlacedJobs:
     @property
     def meeting(self) -> list[tuple[int, ...]]:
         """The sets of two or more jobs that meet, directly or over others, each in order."""
-        group_of = {number: {number} for number in range(len(self.jobs))}
-        for load in self.loads:
-            together = set().union(*(group_of[job] for job in load.jobs))
-            group_of.update(dict.fromkeys(together, together))
-        sets = {tuple(sorted(group)) for group in group_of.values()}
-        return sorted(group for group in sets if len(group) > 1)
+        return meeting_sets(len(self.jobs), (load.jobs for load in self.loads))
 
 
 # -- simulations -------------------------------------------------------------------------------------------------------

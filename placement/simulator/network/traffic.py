@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -62,6 +62,16 @@ def followers(name: str, steps: Sequence[IterationStep]) -> list[list[int]]:
                 raise UsageError(f"job {name}: step {number}: after: expected steps of the job, got {before}")
             found[before].append(number)
     return found
+
+
+def meeting_sets(jobs: int, meetings: Iterable[Iterable[int]]) -> list[tuple[int, ...]]:
+    """The sets of two or more jobs (by number) that meet, directly or over others, each in order."""
+    set_of = {number: {number} for number in range(jobs)}
+    for meeting in meetings:
+        together = set().union(*(set_of[job] for job in meeting))
+        set_of.update(dict.fromkeys(together, together))
+    sets = {tuple(sorted(each)) for each in set_of.values()}
+    return sorted(each for each in sets if len(each) > 1)
 
 
 @dataclass(frozen=True)

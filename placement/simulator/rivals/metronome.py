@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placement.cassini.circle import KEPT_TOLERANCE, common_turn, groups
 from placement.simulator.network.network_cluster import NetworkCluster
+from placement.simulator.network.traffic import meeting_sets
 from placement.simulator.rivals.foresight import ITERATIONS, bursts_by_link
 from placement.simulator.rivals.rival import Rival, SteeredJob, Steering
 
@@ -70,7 +70,7 @@ class _Circle:
         """By how much later than it could the job begins, ns; from then on its slots are taken."""
         links = np.flatnonzero(self._loads[job])
         begins = self._sending(job, ready_ns, length_ns)
-        shifts = np.arange(math.ceil(self.periods_ns[job] / self._angle_ns))
+        shifts = range(math.ceil(self.periods_ns[job] / self._angle_ns))
         exceeding = np.array([self._exceeding(job, links, np.roll(begins, each)) for each in shifts])
         shift = _middle(exceeding <= exceeding.min() + _ROUNDING)
         self._sent[links] += np.outer(self._loads[job, links], np.roll(begins, shift))
@@ -91,14 +91,13 @@ class _Circle:
 
 def _circles(loads: NDArray[np.float64], periods_ns: Sequence[int]) -> list[list[int]]:
     """The jobs (by position, in their order) that meet, directly or over others, and whose iterations divide."""
-    found: list[list[int]] = []
-    for job, own in enumerate(loads):
-        collides = ((own + loads > 1 + _ROUNDING) & (own > 0) & (loads > 0)).any(1)
-        met = [group for group in found if collides[group].any()]
-        found = [group for group in found if group not in met] + [sorted([*chain.from_iterable(met), job])]
+    meetings = (
+        (job, *np.flatnonzero(((own + loads > 1 + _ROUNDING) & (own > 0) & (loads > 0)).any(1)).tolist())
+        for job, own in enumerate(loads)
+    )
     alike = (
         [together[each] for each in group]
-        for together in found
+        for together in meeting_sets(len(loads), meetings)
         for group in groups([periods_ns[each] for each in together], KEPT_TOLERANCE)
     )
     return [numbers for numbers in alike if len(numbers) > 1]

@@ -52,6 +52,11 @@ def steered(cluster, traced, gpus, left=50):
     return SteeredJob(placed, cluster.routes_of(placed), demand.iteration_ns, compute_ns, left)
 
 
+def ready(name, compute_ms, send_ms, gpus, ready_ms):
+    traced = steered(DUMBBELL, job(name, compute_ms, send_ms), gpus)
+    return replace(traced, silence_ns=compute_ms * MS, ready_ns=ready_ms * MS)
+
+
 def run(cluster, jobs, policy, migration_ns=0):
     settings = FluidSettings(cluster, cluster.nic_bps, migration_ns, noise=0.0)
     chosen, gate, rival = placing_policy(policy)
@@ -169,8 +174,7 @@ def test_under_ideal_nobody_is_slowed_down():
 
 
 def test_of_two_jobs_that_fit_into_each_other_one_waits_once():
-    pair = [replace(steered(DUMBBELL, job(name, 30, 20), gpus), silence_ns=30 * MS, ready_ns=30.0 * MS)
-            for name, gpus in (("a", (0, 1)), ("b", (2, 3)))]  # fmt: skip
+    pair = [ready("a", 30, 20, (0, 1), 30.0), ready("b", 30, 20, (2, 3), 30.0)]
     sends = RIVALS["foresight"].steer(DUMBBELL, pair).sends_ns
     assert [each / MS for each in sends["a"][:3]] == pytest.approx([30, 80, 130])
     assert [each / MS for each in sends["b"][:3]] == pytest.approx([50, 100, 150])
@@ -230,11 +234,6 @@ def test_no_link_of_a_plan_carries_more_than_it_can(data):
 
 
 # -- Metronome ---------------------------------------------------------------------------------------------------------
-
-
-def ready(name, compute_ms, send_ms, gpus, ready_ms):
-    traced = steered(DUMBBELL, job(name, compute_ms, send_ms), gpus)
-    return replace(traced, silence_ns=compute_ms * MS, ready_ns=ready_ms * MS)
 
 
 def test_a_job_of_lower_priority_sends_in_the_middle_of_what_is_left_of_the_circle():
