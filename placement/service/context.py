@@ -7,6 +7,7 @@ import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 
 from placement.cassini.drift import THRESHOLD
 from placement.model.throughput_table import Combination
@@ -18,6 +19,7 @@ from placement.service.measured_speeds import MeasuredSpeeds
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.checks import ErrorCode, RequestError
 from placement.service.protocol.pages import shorten_explanation, shorten_status
+from placement.service.restart_costs import RestartCosts
 from placement.service.state.job_record import JobRecord, done_iterations
 from placement.service.state.persistence import forget_job, save_decision, save_next_job
 from placement.service.state.registry import Registry
@@ -59,7 +61,7 @@ class ServiceRules:
         lease_s: how long a job keeps its slots and time shift after its agent's stream has ended.
         drift_threshold: drift, as a fraction of the job's period, above which jobs are delayed.
         grace_s: how long a job that is stopped may take to end by itself, before it is killed.
-        restart_cost_s: the cost of a restart that schedulers of whole jobs are told.
+        restart_cost_s: what schedulers of whole jobs take a restart to cost until one has been seen.
         keep_ended_s, keep_ended: how long jobs that are over are kept, and how many of them.
         jobs_of_user, most_jobs: how many jobs of a user, and in all, that are not over are accepted.
         patience_s: when a job has waited for longer than this, no job without a deadline is placed before it.
@@ -127,6 +129,11 @@ class ServiceContext:
     speeds: MeasuredSpeeds = field(default_factory=MeasuredSpeeds)
     records: DecisionRecords = field(default_factory=lambda: DecisionRecords(lambda statement, values: None))
 
+    @cached_property
+    def restarts(self) -> RestartCosts:
+        """What stops and starts of jobs have cost."""
+        return RestartCosts(round(self.rules.restart_cost_s * 1e9))
+
     def check_accepts(self, field: str) -> None:
         """Raise `RequestError` if nothing new is accepted, because the store cannot keep it."""
         if refusal := self.store.refusal():
@@ -144,7 +151,7 @@ class ServiceContext:
         if self.contention is not None and job.spec.model:
             return self.contention.done(self.registry, job, now_ns)
         if job.speed is not None:
-            begun_ns = job.placed_ns + round(self.rules.restart_cost_s * 1e9)
+            begun_ns = job.placed_ns + self.restarts.start_ns(job.id)
             return self.speeds.done(job, self.on_one_server(job), begun_ns, now_ns)
         return Fraction(done_iterations(job, now_ns))
 
@@ -159,10 +166,12 @@ class ServiceContext:
 
     def job_changed(self, before: JobRecord | None, job: JobRecord) -> None:
         """See `lifecycle.JobListener`."""
+        self.restarts.changed(job, self.clock.now_ns())
         if job.over or (before is not None and before.placed != job.placed):
             self.placements_changed()
         if job.over:
             self.speeds.forget(job.id)
+            self.restarts.forget(job.id)
 
     def remember(self, job: JobRecord, decision: pb.ExplainReply) -> None:
         """Keep and store the explanation of a job's placement."""

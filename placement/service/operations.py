@@ -255,6 +255,7 @@ class ServiceOperations:
         explained.CopyFrom(self._explain(job))
         notes = (
             *(self.context.notes(job), self.context.speeds.explanation(job)),
+            self.context.restarts.explanation(job.id) if job.spec.elastic else "",
             *(self.agents.slowed_by(job), self._dispatcher.note(job)),
         )
         if further := [text for text in notes if text]:

@@ -231,7 +231,7 @@ def _add_engine(engine: argparse._ArgumentGroup) -> None:
         type=float,
         default=7.0,
         metavar="SECONDS",
-        help="what schedulers of whole jobs take a restart to cost (default 7)",
+        help="what schedulers of whole jobs take a restart to cost until one was seen (default 7)",
     )
 
 

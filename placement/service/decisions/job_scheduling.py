@@ -226,10 +226,9 @@ class JobScheduling(Dispatcher):
         return list(kinds.values())
 
     def _views(self, jobs: Sequence[JobRecord], view: ClusterView, now_ns: int) -> list[JobView]:
-        restart_ns = round(self._context.rules.restart_cost_s * 1e9)
         return [
             job_view(
-                *(self._context, job, view, now_ns, restart_ns),
+                *(self._context, job, view, now_ns),
                 self._lease_ends.get(job.id, FOREVER_NS),
                 self._queued_ns.get(job.id, job.submitted_ns),
             )

@@ -122,7 +122,6 @@ def job_view(
     job: JobRecord,
     view: ClusterView,
     now_ns: int,
-    restart_ns: int,
     lease_end_ns: int,
     since_ns: int,
 ) -> JobView:
@@ -135,13 +134,13 @@ def job_view(
         job: that runs or waits.
         view: of the job's kind of slots; it shows the job.
         now_ns: the service's time.
-        restart_ns: the cost of a restart.
         lease_end_ns: until when it may keep its slots.
         since_ns: when it joined the queue, of one that waits.
     """
     started = job.placed or job.restarts > 0
     deadline_ns = job.deadline_ns if job.deadline_ns is not None else job.submitted_ns + NO_DEADLINE_NS
-    held_ns = max(0, job.placed_ns + restart_ns - now_ns) if job.placed and job.restarts else 0
+    restart_ns, start_ns = context.restarts.restart_ns(job.id), context.restarts.start_ns(job.id)
+    held_ns = max(0, job.placed_ns + start_ns - now_ns) if job.placed and job.restarts else 0
     done, most = context.done(job), None if job.speed is None else job.speed.most
     # The time for which a job has held slots is not stored: it is taken to be that of its iterations.
     held_for_ns = int(done * job.iteration_ns) if started else 0

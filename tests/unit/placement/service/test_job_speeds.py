@@ -251,8 +251,11 @@ def test_hell_decides_by_a_speed_that_reports_correct(tmp_path):
         told = "not as predicted: iterations on 2 slots of one server take 1500 ms"
         assert told in client.job("j").seen
         assert told in client.explain("j").summary
+        assert "a start takes" in client.explain("j").summary
         client.requeue("j")
         eventually(lambda: runs() == ["0:2", "1:3"])
+        client.report_drift("j", 0, client.clock_ns(), 1500 * MS)
+        assert "(median of 2), a stop takes" in client.explain("j").summary
     store = Store(tmp_path / "state.db", pytest.fail)
     job = recovered(store).jobs["j"]
     store.close()
