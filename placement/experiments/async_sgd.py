@@ -46,6 +46,9 @@ BATCHES = 20
 DROPPED = 2000
 """The first jobs of a trace, in the order of arrival, that means leave out; none of a trace of no more jobs."""
 
+PERCENTILES = tuple(range(1, 100))
+"""Of the times that are kept as a distribution."""
+
 _SLACK_OF_NODES, _SLACK_OF_JOBS = 1, 100
 _WIDE = 0.05
 
@@ -102,7 +105,7 @@ class AsyncSgd(ComparisonWorkload):
     None for fewer than two jobs a batch; ``to_40_percent_h``, the mean time from arrival until 40 % of a job is done;
     ``stable``, whether the jobs present after the last arrival are no more than the nodes and a hundredth of the jobs;
     ``most_present`` jobs at a time; ``left_at_last``, present after the last arrival; ``mean_response_all_h`` of all
-    jobs; ``chunk``, K of JSQ-Chunk.
+    jobs; ``chunk``, K of JSQ-Chunk; ``percentiles_h`` of the response, and ``to_40_percent_percentiles_h``, from 1 to 99.
 
     Attributes:
         settings: the cluster and its load.
@@ -116,7 +119,7 @@ class AsyncSgd(ComparisonWorkload):
         *("jobs", "dropped", "mean_response_h", "interval_95_h", "to_40_percent_h", "stable"),
         *("most_present", "left_at_last", "mean_response_all_h"),
     )
-    kept = ("chunk",)
+    kept = ("chunk", "percentiles_h", "to_40_percent_percentiles_h")
     compared = "mean_response_h"
     columns = (
         mean_column("response\nmean (h)", "mean_response_h", ".1f"),
@@ -196,7 +199,13 @@ def values_of(outcome: ResponseOutcome, nodes: int) -> dict[str, Any]:
         "most_present": outcome.most_present,
         "left_at_last": outcome.left_at_last,
         "mean_response_all_h": float(response_h.mean()),
+        "percentiles_h": _percentiles(response_h[dropped:]),
+        "to_40_percent_percentiles_h": _percentiles(part_h[dropped:]),
     }
+
+
+def _percentiles(values: np.ndarray) -> list[float]:
+    return [float(each) for each in np.percentile(values, PERCENTILES)]
 
 
 def half_interval_of_batches(values: np.ndarray) -> float | None:

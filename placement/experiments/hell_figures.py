@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TextIO
 
+import numpy as np
+
 from placement.experiments.async_sgd import AsyncMix, AsyncSgd, Runs, interval_text, is_stable, warn_of_wide
 from placement.experiments.comparison import ComparisonPlan, Drawn, TraceRun, mean
 from placement.experiments.console import open_console, ruled_table
@@ -171,10 +173,18 @@ def figure_document(
                 "load": cell.load,
                 "gamma": cell.gamma,
                 "policies": cell.plan.result(runs).documents(cell.plan.workload),
+                **(_distribution(cell, runs) if len(cell.panel.gammas) > 1 else {}),
             }
             for cell in cells
         ],
     }
+
+
+def _distribution(cell: FigureCell, runs: Mapping[str, TraceRun]) -> dict[str, Any]:
+    """The percentiles of a cell's first policy, each the mean of its traces."""
+    of_policy = next(iter(cell.plan.result(runs).runs.values()))
+    names = ("percentiles_h", "to_40_percent_percentiles_h")
+    return {name: np.mean([run[name] for run in of_policy], axis=0).tolist() for name in names}
 
 
 def print_figure(

@@ -221,9 +221,12 @@ def _label(ax: Axes, title: str, below: str, of: str) -> None:
 def response_figure(document: Mapping[str, Any]) -> Figure:
     """Draw a figure of the HELL paper from its JSON document: a panel a set of models, a line a policy.
 
-    Points that are unstable, or beyond four times the best of their load, are left out.
+    Points that are unstable, or beyond four times the best of their load, are left out. Of early termination (Figure
+    14) the distributions are drawn.
     """
     cells: Sequence[Mapping[str, Any]] = document["cells"]
+    if "percentiles_h" in cells[0]:
+        return _early_figure(document)
     names = list(dict.fromkeys(_curve_name(cell, each) for cell in cells for each in cell["policies"]))
     colours = policy_colours(names)
     panels = list(dict.fromkeys(cell["models"] for cell in cells))
@@ -244,6 +247,25 @@ def response_figure(document: Mapping[str, Any]) -> Figure:
         axes.set_ylim(bottom=0)
         axes.grid(axis="y")
     figure.axes[0].set_ylabel("mean response (h)")
+    return figure
+
+
+def _early_figure(document: Mapping[str, Any]) -> Figure:
+    """A panel a load: by gamma, the share of jobs that have ended, and of those of which 40 % is done (dashed)."""
+    cells: Sequence[Mapping[str, Any]] = document["cells"]
+    loads = list(dict.fromkeys(cell["load"] for cell in cells))
+    colours = policy_colours([f"gamma {gamma:g}" for gamma in dict.fromkeys(cell["gamma"] for cell in cells)])
+    title = f"Figure {document['figure']}: {document['title']}; dashed: 40 % of a job"
+    figure = framed(title, list(colours.items()), _RESPONSE_IN, len(loads))
+    for load, axes in zip(loads, figure.axes, strict=True):
+        for cell in cells:
+            if cell["load"] == load:
+                colour = colours[f"gamma {cell['gamma']:g}"]
+                for name, style in (("percentiles_h", "-"), ("to_40_percent_percentiles_h", "--")):
+                    shares = np.arange(1, 1 + len(cell[name])) / (1 + len(cell[name]))
+                    axes.plot(cell[name], shares, style, color=colour, linewidth=1.2)
+        _label(axes, f"load {load:g}", "hours since arrival", "jobs")
+        axes.set_xscale("log")
     return figure
 
 
