@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
 from torch.distributed import DistError
@@ -46,6 +46,9 @@ WAIT_FOR_RANKS_S = 2.0
 
 TIMED_FOR = 100
 """A job follows a timetable for this many iterations: the jobs that it was made for may be gone by then."""
+
+ESTIMATED_WITHIN = 0.25
+"""By how much of a period the beginning of an iteration may come sooner or later than was estimated a few before."""
 
 _MOST_QUEUED = 256
 _JOIN_S = 2.0
@@ -258,15 +261,18 @@ class Agent:
         delay = decided.before(start.group, start.number, wait_ns)
         self._pending = _Pending(delay)
         self._drop_timetable()
-        self._announcer.announce(delay)
-        self._shifts.add(delay)
+        # When the operation comes is an estimate. This rank waits until the time itself; the others wait for it in the
+        # operation, and by themselves for less, so that none of them is what the operation waits for.
+        less_ns = round(ESTIMATED_WITHIN * decided.period_ns)
+        self._announcer.announce(replace(delay, period_ns=0, delay_ns=max(0, wait_ns - less_ns)))
+        self._shifts.add(replace(delay, at_ns=self._clock.monotonic_at(decided.at_ns)))
         _log.info(
-            "mltcp: all ranks wait for %.1f ms before operation %d: %s",
-            delay.delay_ns / 1e6, delay.number, delay.reason,
+            "mltcp: all ranks wait for about %.1f ms before operation %d: %s",
+            wait_ns / 1e6, delay.number, delay.reason,
         )  # fmt: skip
 
     def _on_outcome(self, delay: Delay, outcome: str) -> None:
-        if self._pending is not None and self._pending.delay == delay:
+        if self._pending is not None and self._pending.delay.sequence == delay.sequence:
             self._pending.outcome_s = time.monotonic()
             self._pending.late = outcome == LATE
 

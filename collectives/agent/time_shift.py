@@ -1,4 +1,7 @@
-"""Time shifts: all ranks wait before the same operation for the same time, which delays all iterations from then on.
+"""Time shifts: all ranks wait before the same operation, which delays all iterations from then on.
+
+Rank 0, which knows the service's clock, waits until the time that the service has named; the others wait for no longer,
+and then for rank 0 in the operation.
 
 An operation is identified by its group and its number among the collective operations of that group, which are the
 same on all ranks. The wait is on the thread that calls the operation, asynchronous or not.
@@ -125,7 +128,10 @@ class TimeShifts:
         return self._reached.get(group, 0)
 
     def add(self, delay: Delay) -> None:
-        """Apply a delay before its operation; LATE if the operation has been submitted already."""
+        """Apply a delay before its operation; LATE if the operation has been submitted already.
+
+        With a period, its `at_ns` is on CLOCK_MONOTONIC.
+        """
         with self._lock:
             late = delay.number <= self._reached.get(delay.group, 0)
             if not late:
@@ -144,7 +150,7 @@ class TimeShifts:
             delay = self._delays.pop((group, number), None) if self._delays else None
             timetable = self._timetable
         if delay is not None:
-            self._closed.wait(min(delay.delay_ns, LONGEST_NS) / 1e9)
+            self._closed.wait(min(delay.wait_ns(time.monotonic_ns()), LONGEST_NS) / 1e9)
             self._on_outcome(delay, HELD)
         elif timetable is not None:
             early_ns = timetable.wait_ns(group, number, time.monotonic_ns())

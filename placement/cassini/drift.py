@@ -86,6 +86,9 @@ MARKED = 0.2
 SHORTER = 0.01
 """An iteration that is shorter than the known one by this share replaces it."""
 
+STRETCHED = 4
+"""A link that is shared with others makes communication take at most so many times as long."""
+
 _NOTHING = 0.05
 """A change of the silent time by less than this share of the iteration is ignored, however short the silent time is."""
 
@@ -97,9 +100,14 @@ def observed(reported: Demand, known: Demand) -> Demand:
     much it sends: such a profile is worth something only if its iteration is shorter. If one of these has changed (a
     larger batch, another network), the demand is as reported, but sent as fast as the job was known to send: its
     phases with bandwidth are made shorter where they were slower.
+
+    A job that computes while it sends (the buckets of DDP) is silent for less time where its communication is longer:
+    the silence that communication before it would fill, if it were stretched, tells nothing.
     """
     marked_ns = max(MARKED * _silent_ns(known), _NOTHING * known.iteration_ns)
-    silence_changed = abs(_silent_ns(reported) - _silent_ns(known)) > marked_ns
+    longer_ns = _silent_ns(reported) - _silent_ns(known)
+    filled_ns = min(_sending_ns(reported) - _sending_ns(known), _filled_ns(known))
+    silence_changed = longer_ns > marked_ns or -longer_ns > marked_ns + max(0, filled_ns)
     if not silence_changed and abs(reported.bits - known.bits) <= MARKED * known.bits:
         return reported if reported.iteration_ns < (1 - SHORTER) * known.iteration_ns else known
     fastest = max(phase.bandwidth_bps for phase in known.phases)
@@ -108,6 +116,22 @@ def observed(reported: Demand, known: Demand) -> Demand:
 
 def _silent_ns(demand: Demand) -> int:
     return sum(phase.duration_ns for phase in demand.phases if not phase.bandwidth_bps)
+
+
+def _sending_ns(demand: Demand) -> int:
+    return demand.iteration_ns - _silent_ns(demand)
+
+
+def _filled_ns(demand: Demand) -> int:
+    """How much of the silent time stretched communication would fill; an iteration does not reach into the next."""
+    left_ns = filled_ns = 0
+    for phase in demand.phases:
+        if phase.bandwidth_bps:
+            left_ns += (STRETCHED - 1) * phase.duration_ns
+        else:
+            filled_ns += min(left_ns, phase.duration_ns)
+            left_ns = max(0, left_ns - phase.duration_ns)
+    return filled_ns
 
 
 def _as_fast(phase: Phase, fastest_bps: int) -> Phase:

@@ -29,6 +29,10 @@ LEAD = 3
 MARGIN = 0.25
 """All jobs are scheduled later by this fraction of the longest wait, so that the latest one can keep its time too."""
 
+SPARE, MOST_SPARE = 0.25, 2
+"""After a delay in vain all jobs are scheduled later by so much of the period, and after several by so many times that:
+iterations that collide come later than foreseen, by up to half of a period, and one that is late does not wait."""
+
 MOST_PATIENCE = 3
 """Most comparisons skipped between two delays, however many delays have had no effect."""
 
@@ -80,7 +84,8 @@ class JobTimeline:
         sent_ns: when the delay that is not yet applied was sent; 0: none.
         from_iteration: reports of earlier iterations are ignored, as they began before a delay was applied.
         fresh: whether the last report is newer than the last comparison of the job's group.
-        durations_ns: durations of the last counted iterations, less the time they were held back.
+        durations_ns: durations of the last counted iterations, less the time they were held back; not of a job's first
+            one, in which memory is allocated and connections are opened.
         lead: iterations from the last report before a delay was sent to the iteration that applied it.
         sent_after: number of the last report before the last delay was sent.
         timed_ns: the period sent with the last delay.
@@ -159,7 +164,7 @@ class JobTimelines:
             heard_ns=now_ns,
             fresh=counts,
             sent_ns=timeline.sent_ns if pending else 0,
-            durations_ns=(*timeline.durations_ns, report.duration_ns)[-PACED_BY:],
+            durations_ns=(*timeline.durations_ns, report.duration_ns)[-PACED_BY:] if report.number else (),
         )
         return counts
 
@@ -204,7 +209,8 @@ class JobTimelines:
             return {}
         unsettled = max(timeline.unsettled for timeline in timelines.values())
         self._look(timelines, unsettled=unsettled + 1, patience=min(2**unsettled - 1, MOST_PATIENCE))
-        return self._tell(_foreseen(timelines, paces_ns), shifts_ns, timed_ns, now_ns)
+        spare_ns = round(SPARE * min(unsettled, MOST_SPARE) * max(timed_ns.values()))
+        return self._tell(_foreseen(timelines, paces_ns), shifts_ns, timed_ns, now_ns, spare_ns)
 
     def _tell(
         self,
@@ -212,12 +218,13 @@ class JobTimelines:
         shifts_ns: Mapping[str, int],
         timed_ns: Mapping[str, int],
         now_ns: int,
+        spare_ns: int = 0,
     ) -> dict[str, pb.Delay]:
         """A delay for each job, given when each could begin: the time to begin at, and the period."""
         waits = least_waits(foreseen, shifts_ns, timed_ns)
-        margin_ns = round(MARGIN * max(waits.values()))
+        margin_ns = max(0, round(MARGIN * max(waits.values())) - spare_ns)
         return {
-            job: self._delay(job, began_ns + margin_ns, waits[job], timed_ns[job], now_ns)
+            job: self._delay(job, began_ns + margin_ns, waits[job] + spare_ns, timed_ns[job], now_ns)
             for job, began_ns in foreseen.items()
         }
 

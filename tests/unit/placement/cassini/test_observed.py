@@ -52,3 +52,23 @@ def test_stretching_a_job_never_changes_what_is_known_of_it(shape, share):
 def test_bits_are_kept(reported, known):
     found = observed(reported, known)
     assert found is known or found is reported or found.bits == pytest.approx(reported.bits, rel=1e-3, abs=1)
+
+
+BUCKETS = demand((220, 0), (25, 270), (24, 0), (127, 275), (14, 0), (8, 268), (87, 0), (10, 18), (4, 0))
+"""Of a VGG-16 in DDP: it computes between its buckets."""
+
+
+def test_buckets_that_take_longer_fill_the_silences_after_them():
+    beside = demand((236, 0), (309, 143), (14, 0))
+    assert observed(beside, BUCKETS) == BUCKETS
+
+
+def test_less_silence_than_stretched_buckets_would_leave_is_another_demand():
+    halved = demand((110, 0), (36, 190), (12, 0), (273, 138), (14, 0))
+    assert observed(halved, BUCKETS) != BUCKETS
+    assert observed(halved, BUCKETS).phases[0].duration_ns == 110 * 10**6
+
+
+def test_less_silence_beside_communication_as_before_is_another_demand():
+    sooner = demand((120, 0), (25, 270), (24, 0), (127, 275), (14, 0), (8, 268), (87, 0), (10, 18), (4, 0))
+    assert observed(sooner, BUCKETS).phases[0].duration_ns == 120 * 10**6

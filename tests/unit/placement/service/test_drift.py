@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,8 +102,9 @@ class Sender:
         if now_ms < self.started_ms + self.silent_ms + self.held_ms:
             return False
         if self.hold is not None and self.hold[0] <= self.number and self.began_ms is None:
-            _, self.held_ms, sequence, self.table = self.hold
-            self.hold, self.kept = None, (sequence, self.number)
+            _, delay, self.table = self.hold
+            self.held_ms = delay.wait_ns(now_ms * MS) // MS
+            self.hold, self.kept = None, (delay.sequence, self.number)
             return self.wants(now_ms)
         if self.began_ms is None:
             if self.keeps_time and self.table and self.table.wait_ns("", 0, now_ms * MS) > 0:
@@ -130,7 +133,8 @@ class Sender:
         while begins_ms < now_ms + notice_ms:
             number, begins_ms = number + 1, begins_ms + pace_ms
         table = Timetable("", 0, 1, delay.at_ns, delay.period_ns)
-        self.hold = number, delay.wait_ns(begins_ms * MS) // MS, sent.sequence, table
+        waits_ns = delay.wait_ns(begins_ms * MS)
+        self.hold = number, replace(delay, delay_ns=waits_ns), table
 
 
 def run_beside(made, notice_ms, share, later_ms, shorter_ms=0, keeps_time=True):
