@@ -31,6 +31,7 @@ from bench.workloads.job import JobResult
 from mltcp.core.atomic_files import write_atomically
 from mltcp.core.demand import Demand, demand_from_document
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.policy_names import DEFAULT_CONTROL, control_name
 from mltcp.core.quantities import NS_PER_S
 from mltcp.core.subcommands import add_command
 from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS
@@ -78,7 +79,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument("jobs", nargs="+", metavar="MODEL", help=models)
     option(command, "--iterations", 12, "of the job", "N")
     command.add_argument(
-        "--control", metavar="NAME", help="congestion control (default cubic; with --count mltcp_cubic)"
+        "--control", type=control_name, metavar="NAME", help="congestion control (default cubic; with --count mltcp_cubic)"
     )
     command.add_argument("--count", action="store_true", help="a table of the iterations that are found")
     option(command, "--fraction", 0.43, "share of an iteration in which it sends", "F")
@@ -204,7 +205,7 @@ _FOUND_COLUMNS = (
 
 def _count_all(options: argparse.Namespace) -> int:
     """Print the table; returns 1 if the process, or the kernel that was told, has missed an iteration of a job."""
-    control = options.control or "mltcp_cubic"
+    control = options.control or DEFAULT_CONTROL
     if control.partition("@")[0] not in MLTCP_CONTROLS or options.output is not None:
         raise UsageError(f"--count: expected one of {', '.join(MLTCP_CONTROLS)}, and no -o, got {control}")
     if options.iterations < _LEARNED + 4:

@@ -17,6 +17,7 @@ from bench.perf.server import PerfServer
 from bench.perf.traffic import Interval
 from bench.workloads.profile import load
 from mltcp.core.errors import MltcpError, UsageError
+from mltcp.core.policy_names import control_name
 from mltcp.core.quantities import IPERF_SIZES, parse_size_bytes
 from mltcp.core.signals import stop_signals
 from mltcp.core.subcommands import add_command
@@ -65,7 +66,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--iterations", type=int, metavar="N", help="number of iterations, instead of a time")
     add("-i", "--interval", type=float, default=1.0, metavar="S", help="(default 1)")
     add("-P", "--parallel", type=int, default=1, metavar="FLOWS", help="(default 1)")
-    add("-C", "--congestion", default="", metavar="NAME", help="congestion control of both sides")
+    add(
+        "-C",
+        "--congestion",
+        type=control_name,
+        default="",
+        metavar="NAME",
+        help="congestion control of both sides",
+    )
     add(
         "--bytes",
         metavar="N",

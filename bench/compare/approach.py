@@ -10,7 +10,16 @@ from bench.lab.programs import Pacing
 from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
 from mltcp.control.traffic_classes import CLASSES
 from mltcp.core.errors import UsageError
-from mltcp.core.policy_names import CASSINI, OfModels, Vocabulary, names_models, parse_names, split_name
+from mltcp.core.policy_names import (
+    CASSINI,
+    SHORT_NAME,
+    OfModels,
+    Vocabulary,
+    control_name,
+    names_models,
+    parse_names,
+    split_name,
+)
 from mltcp.core.quantities import parse_number
 from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, available
 from mltcp.ebpf.jobs import control_for
@@ -75,17 +84,18 @@ def parse_policy(text: str, isolated_control: str) -> Policy:
         UsageError: an unknown policy or modifier.
     """
     part = Vocabulary("policy", tuple(allowed_policies()), modified=True).parse(text)
+    base = control_name(part.base)
     # A shape brings its constants and its action, which the others change, wherever it stands.
     modifiers = sorted((modifier for modifier in part.modifiers if modifier), key=lambda text: "=" in text)
-    if part.base in PACED:
-        return _paced(part.base, modifiers, text)
-    if modifiers and part.base not in MLTCP_CONTROLS:
+    if base in PACED:
+        return _paced(base, modifiers, text)
+    if modifiers and base not in MLTCP_CONTROLS:
         modified = ", ".join([*MLTCP_CONTROLS, *PACED])
         raise UsageError(f"policy: expected modifiers after {modified} only, got {text!r}")
     law = KernelJob("", Aggressiveness(Shape.LINEAR))
     for modifier in modifiers:
         law = _modified(law, modifier, text)
-    return Policy(text, control_for(isolated_control if part.base == ISOLATED else part.base), law)
+    return Policy(text, control_for(isolated_control if base == ISOLATED else base), law)
 
 
 def parse_policies(text: str, isolated_control: str) -> Policy:
@@ -105,7 +115,7 @@ def parse_policies(text: str, isolated_control: str) -> Policy:
 
 def allowed_policies() -> list[str]:
     """The policies that can be run on this host."""
-    return list(dict.fromkeys([ISOLATED, *available(), "dctcp", *CONTROLS, *PACED]))
+    return list(dict.fromkeys([ISOLATED, *available(), "dctcp", *CONTROLS, SHORT_NAME, *PACED]))
 
 
 def _paced(law: str, modifiers: Iterable[str], text: str) -> Policy:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from mltcp.core.address import Address
 from mltcp.core.errors import UsageError
+from mltcp.core.policy_names import DEFAULT_CONTROL, control_name
 from mltcp.core.quantities import BINARY_SIZES, parse_flag, parse_number, parse_rate_bps, parse_size_bytes
 from mltcp.core.trusted_directory import account_number
 from mltcp.core.wrapped_backends import WRAP, parse_wrapped
-from mltcp.ebpf.congestion_controls import DEFAULT_CONTROL
 from mltcp.pacing.rate_law import MAX_LINE_RATE_BPS, MIN_LINE_RATE_BPS
 
 THRESHOLD_BYTES = 65536
@@ -132,7 +132,7 @@ class Settings:
         Raises:
             UsageError: a variable has an invalid value.
         """
-        control = environment.get("MLTCP_CC", "").strip()
+        control = control_name(environment.get("MLTCP_CC", "").strip())
         profile = environment.get("MLTCP_PROFILE", "")
         return cls(
             wrap=parse_wrapped(environment.get(WRAP, "")),

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from mltcp.core.errors import MltcpError
+from mltcp.core.policy_names import control_name
 from mltcp.ebpf.congestion_controls import (
     CONTROLS,
     MLTCP_CONTROLS,
@@ -20,7 +21,7 @@ from mltcp.ebpf.libbpf import BpfError
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``load`` and ``unload`` to the commands."""
     load = commands.add_parser("load")
-    load.add_argument("control", nargs="*", help=f"of {', '.join(CONTROLS)}")
+    load.add_argument("control", nargs="*", type=control_name, help=f"of {', '.join(CONTROLS)}")
     load.add_argument(
         "--allow-users",
         action="store_true",
@@ -31,7 +32,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     load.set_defaults(execute=execute_load)
     unload = commands.add_parser("unload")
-    unload.add_argument("control", nargs="*", help=f"of {', '.join(CONTROLS)}")
+    unload.add_argument("control", nargs="*", type=control_name, help=f"of {', '.join(CONTROLS)}")
     unload.add_argument(
         "--force", action="store_true", help="even while flows use them; these keep them until they close"
     )

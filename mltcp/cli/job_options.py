@@ -6,15 +6,16 @@ import argparse
 
 from mltcp.control.aggressiveness import Shape
 from mltcp.core.errors import UsageError
-from mltcp.ebpf.congestion_controls import DEFAULT_CONTROL
+from mltcp.core.policy_names import DEFAULT_CONTROL, SHORT_NAME, control_name
 
 
 def add_job_options(command: argparse.ArgumentParser) -> None:
     """Add ``--cc``, ``--total-bytes``, ``--gap``, ``--function``, ``--slope`` and ``--intercept`` to a command."""
     command.add_argument(
         "--cc",
+        type=control_name,
         metavar="NAME",
-        help=f"congestion control (default {DEFAULT_CONTROL}, or that of the daemon)",
+        help=f"congestion control (default {DEFAULT_CONTROL}, also called {SHORT_NAME}, or that of the daemon)",
     )
     command.add_argument(
         "--total-bytes", type=int, metavar="N", help="bytes this host sends per iteration (default: learned)"

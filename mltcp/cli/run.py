@@ -11,11 +11,11 @@ from mltcp.cli.job_options import add_job_options, check_iteration_options
 from mltcp.cli.program import Program, run, run_in_job_of_daemon
 from mltcp.control.aggressiveness import LARGEST_FACTOR, Aggressiveness, Start
 from mltcp.core.errors import UsageError
+from mltcp.core.policy_names import DEFAULT_CONTROL
 from mltcp.core.quantities import check_number
 from mltcp.core.subcommands import add_command
 from mltcp.core.wrapped_backends import WRAP, parse_wrapped
 from mltcp.daemon.client.client import Client, NoDaemonError, Registration
-from mltcp.ebpf.congestion_controls import DEFAULT_CONTROL
 from mltcp.ebpf.jobs import check_name
 from mltcp.ebpf.layout import LARGEST_REFERENCE_S, Action, KernelJob, Tracker
 

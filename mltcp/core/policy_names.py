@@ -18,6 +18,12 @@ from mltcp.core.errors import UsageError, shown
 LARGEST_NUMBER = 1_000_000
 """K in ``base-K`` is a whole number from 1 to this, written without leading zeros."""
 
+DEFAULT_CONTROL = "mltcp_cubic"
+"""The default control of ``mltcp run``, the daemon and the torch backend."""
+
+SHORT_NAME = "mltcp"
+"""Stands for the default control wherever a control is named."""
+
 CASSINI = "cassini"
 """The part of a name that augments a scheduler with Cassini."""
 
@@ -119,6 +125,11 @@ class Vocabulary:
             else:
                 found.add((name, False))
         return frozenset(found)
+
+
+def control_name(text: str) -> str:
+    """The name of a congestion control; ``mltcp`` is short for the default one."""
+    return DEFAULT_CONTROL if text == SHORT_NAME else text
 
 
 def split_name(text: str) -> tuple[str, ...]:

@@ -41,8 +41,6 @@ CONTROLS = {"mltcp_reno": "reno", "mltcp_cubic": "cubic", "mltcp_dctcp": "dctcp"
 """Every control and its source; ``bpf_dctcp`` is plain DCTCP, for kernels that do not have it built in."""
 
 MLTCP_CONTROLS = tuple(name for name in CONTROLS if name.startswith("mltcp_"))
-DEFAULT_CONTROL = "mltcp_cubic"
-"""The default control of ``mltcp run``, the daemon and the torch backend."""
 
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 SHARED_MAPS = ("mltcp_terms", "mltcp_jobs", "mltcp_tags", "mltcp_flows", "mltcp_alone", "mltcp_records")

@@ -15,6 +15,7 @@ from pathlib import Path
 from mltcp.core.cgroups import cgroup_of, cgroup_root
 from mltcp.core.errors import NotAvailableError, UsageError, shown
 from mltcp.core.owner import Owner
+from mltcp.core.policy_names import control_name
 from mltcp.ebpf import build
 from mltcp.ebpf.cgroups import (
     level_of,
@@ -202,6 +203,7 @@ def control_for(policy: str) -> str:
     Raises:
         UsageError: neither this kernel nor this project has it.
     """
+    policy = control_name(policy)
     if policy == "dctcp" and "dctcp" not in available():
         return "bpf_dctcp"
     if policy in available() or policy in CONTROLS:

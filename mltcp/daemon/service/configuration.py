@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -12,12 +12,13 @@ from typing import Any, Self
 from mltcp.control.aggressiveness import LARGEST_FACTOR, SMALLEST_INTERCEPT, Aggressiveness, Shape
 from mltcp.control.traffic_classes import CLASSES
 from mltcp.core.errors import UsageError, shown
+from mltcp.core.policy_names import DEFAULT_CONTROL, control_name
 from mltcp.core.quantities import check_number, parse_rate_bps
 from mltcp.daemon.client import protocol
 from mltcp.daemon.jobs.contention import ASIDE_ABOVE, MOST_SAMPLED
 from mltcp.daemon.jobs.job_table import LAST_NUMBER, Limits
 from mltcp.daemon.journal import JOURNAL
-from mltcp.ebpf.congestion_controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS
+from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS
 from mltcp.pacing.rate_law import CONSTANTS, MAX_LINE_RATE_BPS, MIN_LINE_RATE_BPS, Constants
 from mltcp.pacing.tc.htb_qdisc import MARK_MASK
 from mltcp.pacing.tc.qdiscs import HANDLE
@@ -355,6 +356,11 @@ def _one_of(allowed: Sequence[str]) -> Check:
     return check
 
 
+def _control_of(allowed: Iterable[str]) -> Check:
+    check = _one_of(tuple(allowed))
+    return lambda value, field: check(control_name(value), field)
+
+
 def _between(lowest: float, highest: float) -> Check:
     def check(value: Any, field: str) -> float:
         return check_number(value, field=field, lowest=lowest, highest=highest)
@@ -413,8 +419,8 @@ _FIELDS: dict[str, tuple[str, Check]] = {
     "socket": ("socket", _socket_path),
     "group": ("group", _text),
     "interfaces": ("interfaces", _interfaces),
-    "controls": ("asked_controls", _several(_one_of(tuple(CONTROLS)), "controls")),
-    "default_control": ("default_control", _one_of(MLTCP_CONTROLS)),
+    "controls": ("asked_controls", _several(_control_of(CONTROLS), "controls")),
+    "default_control": ("default_control", _control_of(MLTCP_CONTROLS)),
     "metrics": ("metrics", _address),
     "replace_qdisc": ("replace_qdisc", _flag),
     "journal": ("journal", _path),

@@ -10,6 +10,7 @@ from typing import Any
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import MltcpError, UsageError, shown
+from mltcp.core.policy_names import control_name
 from mltcp.core.user_lines import of_user
 from mltcp.daemon.client.protocol import DeniedError, Fields
 from mltcp.daemon.descriptors.workers import PassedFlows
@@ -165,7 +166,7 @@ class RequestHandler:
         return [{}]
 
     def _new_job(self, peer: Peer, name: str, instance: str, fields: Fields) -> Job:
-        asked = fields.text("control", DEFAULT_CONTROL, 15)
+        asked = control_name(fields.text("control", DEFAULT_CONTROL, 15))
         mechanism, control = self._manager.choose(asked)
         if asked not in (DEFAULT_CONTROL, NO_CONTROL):
             self._manager.limits.check_control(peer, asked)

@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 from mltcp.control.aggressiveness import Aggressiveness, Shape
 from mltcp.core.errors import UsageError, shown
-from mltcp.core.policy_names import OfModels, Vocabulary
+from mltcp.core.policy_names import SHORT_NAME, OfModels, Vocabulary, control_name
 from mltcp.core.quantities import parse_number
 from placement.simulator.network.laws.network_law import DEFAULTS, Control, DcqcnState, NetworkLaw
 
@@ -18,7 +18,7 @@ MLTCP = "mltcp_"
 
 CONTROL_NAMES = Vocabulary(
     "control",
-    tuple(prefix + control.label for control in Control for prefix in ("", MLTCP)),
+    (*(prefix + control.label for control in Control for prefix in ("", MLTCP)), SHORT_NAME),
     modified=True,
 )
 _SCALED = {"increase": (True, False), "decrease": (False, True), "both": (True, True)}
@@ -39,8 +39,9 @@ def parse_control(text: str) -> NetworkLaw:
         UsageError: no such control or modifier.
     """
     part = CONTROL_NAMES.parse(text)
-    control = Control[part.base.removeprefix(MLTCP).upper()]
-    is_scaled = part.base.startswith(MLTCP)
+    base = control_name(part.base)
+    control = Control[base.removeprefix(MLTCP).upper()]
+    is_scaled = base.startswith(MLTCP)
     law = NetworkLaw(control, Aggressiveness() if is_scaled else Aggressiveness(Shape.ONE))
     # A shape brings its constants, which the others change, wherever it stands.
     for modifier in sorted(part.modifiers, key=lambda each: "=" in each):

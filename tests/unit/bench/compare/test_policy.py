@@ -4,6 +4,7 @@ from bench.compare.approach import parse_policy
 from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
 from mltcp.core.errors import UsageError
 from mltcp.ebpf.layout import Action, KernelJob
+from placement.simulator.network.control_names import parse_control
 
 REMAINING = Aggressiveness.of_shape(Shape.REMAINING)
 
@@ -27,6 +28,12 @@ REMAINING = Aggressiveness.of_shape(Shape.REMAINING)
 def test_modifiers(text, aggressiveness, action):
     law = parse_policy(text, "cubic").law
     assert (law.aggressiveness, law.acts) == (aggressiveness, action)
+
+
+def test_mltcp_is_short_for_the_default_control():
+    short, full = parse_policy("mltcp@classes=4", "cubic"), parse_policy("mltcp_cubic@classes=4", "cubic")
+    assert (short.control, short.law, short.name) == (full.control, full.law, "mltcp@classes=4")
+    assert parse_control("mltcp@slope=2") == parse_control("mltcp_cubic@slope=2")
 
 
 def test_an_entry_of_the_kernels_map_has_the_action_of_its_shape():

@@ -15,7 +15,8 @@ from collectives.core import notices
 from collectives.core.settings import Settings
 from collectives.transport import congestion_control as congestion
 from mltcp.core.errors import NotAvailableError, UsageError
-from mltcp.ebpf.congestion_controls import CONTROLS, DEFAULT_CONTROL, MLTCP_CONTROLS, allowed, available
+from mltcp.core.policy_names import DEFAULT_CONTROL
+from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, allowed, available
 from mltcp.pacing.tcp_info import congestion_control, set_congestion_control
 from tests.lab.controls_under_test import without_own
 from tests.unit.collectives.ranks import run_ranks
@@ -165,6 +166,7 @@ def test_strict_makes_it_an_error_on_every_rank(tmp_path):
 def test_the_default_is_mltcps_own_and_one_for_all():
     assert Settings.from_environment({}).control == DEFAULT_CONTROL == "mltcp_cubic"
     assert DEFAULT_CONTROL in MLTCP_CONTROLS
+    assert Settings.from_environment({"MLTCP_CC": "mltcp"}).control == DEFAULT_CONTROL
 
 
 def on_a_connection_without_ecn(rank, ranks, directory, name):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mltcp.control.aggressiveness import Shape
 from mltcp.core.errors import UsageError
+from mltcp.core.policy_names import DEFAULT_CONTROL
 from mltcp.daemon.service.configuration import Configuration, load
 from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS
 
@@ -50,6 +51,11 @@ def file(tmp_path):
         return path
 
     return write
+
+
+def test_mltcp_is_the_default_control(file):
+    found = load(file('controls = ["mltcp"]\ndefault_control = "mltcp"\n'))
+    assert (found.controls, found.default_control) == ((DEFAULT_CONTROL,), DEFAULT_CONTROL)
 
 
 def test_every_field_arrives(file):
