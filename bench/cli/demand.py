@@ -79,7 +79,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument("jobs", nargs="+", metavar="MODEL", help=models)
     option(command, "--iterations", 12, "of the job", "N")
     command.add_argument(
-        "--control", type=control_name, metavar="NAME", help="congestion control (default cubic; with --count mltcp_cubic)"
+        "--control",
+        type=control_name,
+        metavar="NAME",
+        help="congestion control (default cubic; with --count mltcp_cubic)",
     )
     command.add_argument("--count", action="store_true", help="a table of the iterations that are found")
     option(command, "--fraction", 0.43, "share of an iteration in which it sends", "F")

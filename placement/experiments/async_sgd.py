@@ -105,7 +105,8 @@ class AsyncSgd(ComparisonWorkload):
     None for fewer than two jobs a batch; ``to_40_percent_h``, the mean time from arrival until 40 % of a job is done;
     ``stable``, whether the jobs present after the last arrival are no more than the nodes and a hundredth of the jobs;
     ``most_present`` jobs at a time; ``left_at_last``, present after the last arrival; ``mean_response_all_h`` of all
-    jobs; ``chunk``, K of JSQ-Chunk; ``percentiles_h`` of the response, and ``to_40_percent_percentiles_h``, from 1 to 99.
+    jobs; ``chunk``, K of JSQ-Chunk; ``percentiles_h``, from 1 to 99, of the response, and
+    ``to_40_percent_percentiles_h``.
 
     Attributes:
         settings: the cluster and its load.

@@ -1,4 +1,4 @@
-"""What it costs to stop a job and to start it again, by what is seen: schedulers weigh it against what a move brings."""
+"""What stops and starts of jobs are seen to cost: schedulers weigh it against what a move brings."""
 
 from __future__ import annotations
 

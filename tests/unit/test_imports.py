@@ -79,7 +79,7 @@ LAYERS = {
     ),
     "placement.service": (
         *("protocol", "state", "ratio_table", "contention", "counts", "measured_speeds", "checkpoints"),
-        *("job_classes", "decision_records", "context", "lifecycle", "decisions"),
+        *("restart_costs", "job_classes", "decision_records", "context", "lifecycle", "decisions"),
     ),
     "bench": (
         *("command_line", "plain_documents", "tables", "warm", "lab", "workloads", "compare", "hosts"),

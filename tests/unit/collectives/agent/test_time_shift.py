@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from queue import SimpleQueue
 from time import monotonic_ns
 
@@ -60,6 +61,18 @@ def test_only_the_operation_that_is_meant_is_held_and_only_once():
     assert [each.held_ns >= 30 * MS for each in operations] == [False] * 5 + [True, False]
     assert outcomes.get(timeout=WAIT_S) == (7, HELD)
     assert outcomes.empty()
+
+
+def test_a_delay_to_a_time_ends_at_that_time_whenever_its_operation_comes():
+    found, outcomes = shifts()
+    at_ns = monotonic_ns() + 200 * MS
+    found.add(replace(delay_before(1, 0), at_ns=at_ns, period_ns=10**12))
+    found.enter("g", 1)
+    assert at_ns <= monotonic_ns() < at_ns + 10**11
+    assert outcomes.get(timeout=WAIT_S) == (1, HELD)
+    found.add(replace(delay_before(2, 0), at_ns=at_ns, period_ns=10**12))
+    found.enter("g", 2)  # late: it does not wait for the next time
+    assert monotonic_ns() < at_ns + 10**11
 
 
 def test_an_operation_that_has_gone_is_late():
@@ -572,6 +585,9 @@ def test_after_a_delay_to_a_time_the_job_keeps_to_it_for_some_time(ranks):
     ranks.service.next(IterationReport)
     stream.inbox.put(Delay(1, 1000, "", 5, 100 * MS))
     await_holds(ranks, (0, 1))
+    (own,), (other,) = (each._delays.values() for each in ranks.shifts)
+    assert (own.at_ns, own.period_ns) == (ranks.agent._clock.monotonic_at(5), 100 * MS)
+    assert (other.delay_ns, other.period_ns) == (max(0, own.delay_ns - 25 * MS), 0)
     applied = run_until(ranks, Applied)
     ranks.run(1)
     eventually(lambda: ranks.shifts[0]._timetable is not None)

@@ -223,7 +223,7 @@ def test_who_was_told_a_period_in_a_collision_is_told_another_once_it_lies_right
 
 def test_delays_in_vain_become_rarer_and_one_look_in_place_starts_anew():
     made, now_ns = courses(), NOW + 10**12
-    numbers = iter(range(1, 1000))
+    numbers, spare = iter(range(1, 1000)), []
 
     def looks_until_a_delay(apart_ms):
         for looks in range(1, 100):
@@ -231,12 +231,14 @@ def test_delays_in_vain_become_rarer_and_one_look_in_place_starts_anew():
             note(made, "a", number, 100 * number, now_ns)
             note(made, "b", number, 100 * number + apart_ms, now_ns)
             if found := made.delays(["a", "b"], SHIFTS, PERIODS, now_ns):
+                spare.append(found["b"].delay_ns / MS)
                 for job, each in found.items():
                     made.applied(job, each.sequence, number)
                 return looks
         return None
 
     assert [looks_until_a_delay(20) for _ in range(6)] == [1, 1, 2, 4, 4, 4]
+    assert [each - spare[0] for each in spare] == pytest.approx([0, 25 * 1.005, *[50 * 1.005] * 4])
     note_in_place = next(numbers)
     note(made, "a", note_in_place, 100 * note_in_place, now_ns)
     note(made, "b", note_in_place, 100 * note_in_place + 50, now_ns)

@@ -18,7 +18,11 @@ def run(name, placed_s, state=pb.PLACED):
 
 def test_a_restart_costs_what_was_assumed_until_a_start_is_seen():
     costs = RestartCosts(ASSUMED_NS)
-    assert (costs.start_ns("a"), costs.restart_ns("a"), costs.explanation("a")) == (ASSUMED_NS, ASSUMED_NS, "")
+    assert (costs.start_ns("a"), costs.restart_ns("a"), costs.explanation("a")) == (
+        ASSUMED_NS,
+        ASSUMED_NS,
+        "",
+    )
     costs.reported(run("a", 100), 0, 103 * S, S)
     costs.reported(run("a", 100), 1, 140 * S, S)  # the first report of a run counts
     assert (costs.start_ns("a"), costs.restart_ns("a")) == (3 * S, 3 * S)
