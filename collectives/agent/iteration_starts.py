@@ -65,7 +65,12 @@ class IterationStarts:
         self._starts: deque[Start] = deque(maxlen=REMEMBERED)
 
     def add(self, iteration: Iteration) -> None:
-        """Take a further finished iteration into account."""
+        """Take a further finished iteration into account.
+
+        Not the first one: it has the operations of the model's construction, and takes longer.
+        """
+        if iteration.number == 0:
+            return
         first = next((each for each in iteration.operations if self._is_of_all(each)), None)
         if first is not None and first.number is not None:
             duration_ns = iteration.ended_ns - iteration.started_ns - first.held_ns

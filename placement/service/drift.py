@@ -29,9 +29,9 @@ LEAD = 3
 MARGIN = 0.25
 """All jobs are scheduled later by this fraction of the longest wait, so that the latest one can keep its time too."""
 
-SPARE, MOST_SPARE = 0.25, 2
-"""After a delay in vain all jobs are scheduled later by so much of the period, and after several by so many times that:
-iterations that collide come later than foreseen, by up to half of a period, and one that is late does not wait."""
+SPARE = 0.5
+"""After a delay in vain all jobs are scheduled later by so much of the period: iterations that collide come later than
+foreseen, by up to that, and one that is late does not wait."""
 
 MOST_PATIENCE = 3
 """Most comparisons skipped between two delays, however many delays have had no effect."""
@@ -209,7 +209,7 @@ class JobTimelines:
             return {}
         unsettled = max(timeline.unsettled for timeline in timelines.values())
         self._look(timelines, unsettled=unsettled + 1, patience=min(2**unsettled - 1, MOST_PATIENCE))
-        spare_ns = round(SPARE * min(unsettled, MOST_SPARE) * max(timed_ns.values()))
+        spare_ns = round(SPARE * max(timed_ns.values())) if unsettled else 0
         return self._tell(_foreseen(timelines, paces_ns), shifts_ns, timed_ns, now_ns, spare_ns)
 
     def _tell(

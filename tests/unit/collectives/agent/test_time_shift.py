@@ -335,10 +335,18 @@ def test_operations_of_some_ranks_only_begin_nothing():
     assert starts.group is None
 
 
-def test_one_iteration_is_not_enough():
+def test_the_first_iteration_and_one_are_not_enough():
     starts = IterationStarts(2)
     starts.add(iteration(0))
-    assert starts.next_start(3, 0) is None
+    starts.add(iteration(1))
+    assert starts.next_start(6, 0) is None
+
+
+def test_the_operations_of_a_models_construction_are_not_those_of_an_iteration():
+    starts = IterationStarts(2)
+    for number, first in ((0, 1), (1, 12), (2, 19)):
+        starts.add(iteration(number, first, operations=7))
+    assert starts.next_start(22, 0).number == 26
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**12), st.integers(1, 10**9), st.integers(0, 10**9))

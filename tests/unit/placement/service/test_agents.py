@@ -161,10 +161,11 @@ def test_the_job_that_is_ahead_is_told_to_wait_and_then_left_in_peace(address, c
     b.report(2, base + 100 * MS + apart % (100 * MS))
     a.say(applied=pb.Applied(sequence=1, iteration=3))
     b.say(applied=pb.Applied(sequence=1, iteration=3))
-    # From there on they keep to the period that they were told.
+    # From there on they keep to the period that they were told: b is a millisecond late, which tells that it was heard.
     begun = base + 200 * MS
     a.report(3, begun)
-    b.report(3, begun + apart % period_ns)
+    b.report(3, begun + apart % period_ns + MS)
+    eventually(lambda: {each.job_id: each.drift_ns for each in client.time_shifts()}["a"] == MS)
     # Later a is 10 ms late, iteration after iteration, until b has been told to wait.
     for number in range(4, 1000):
         begun += period_ns
