@@ -236,7 +236,7 @@ class AgentCoordinator:
         counts = self._timelines.note(job_id, report, now_ns, prefix)
         if context.contention is not None:
             context.contention.reported(context.registry, job, report.number, report.duration_ns)
-        if job.placed:
+        if job.placed and job.spec.elastic:
             context.restarts.reported(job, report.number, report.began_ns, report.duration_ns)
         self._progressed(job, report)
         if not counts or not job.turn:
