@@ -119,9 +119,9 @@ def records_of(loaded, place, count=1, least_bytes=0):
 def undisturbed(loaded, tracker, sizes, flows=1, small="none"):
     """The pause and the records of a job that the machine has not held up by what ends an iteration; else as `send`.
 
-    That is half of the pause, or what the kernel has learned, which is less beside small traffic. A job that it has held
-    up is sent again with longer pauses: nobody can tell what was held up from a pause. `tracker` gives the tracker of a
-    job with such a pause, in s. Small traffic stays as small a part of it all.
+    That is half of the pause, or what the kernel has learned, which is less beside small traffic. A job that it has
+    held up is sent again with longer pauses: nobody can tell what was held up from a pause. `tracker` gives the tracker
+    of a job with such a pause, in s. Small traffic stays as small a part of it all.
     """
     former_s = PAUSE_S
     for pause_s in (PAUSE_S, 4 * PAUSE_S, 16 * PAUSE_S):
