@@ -1,4 +1,7 @@
-"""The heaps of what is due: items with one time each, which may change, and the ends of tasks on GPUs."""
+"""The heaps of what is due: items with one time each, which may change, and the ends of tasks on GPUs.
+
+Of items that are due at once, the least comes first: what happens does not depend on what else was in the heap.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def drop(heap: EventHeap, item: int) -> None:
     last = heap.order[heap.size[0]]
     if last == item:
         return
-    if heap.due[last] < heap.due[item]:
+    if _is_before(heap, last, item):
         _rise(heap, last, place)
     else:
         _sink(heap, last, place)
@@ -88,12 +91,17 @@ def pop(heap: EventHeap) -> int:
 
 
 @compiled
+def _is_before(heap: EventHeap, item: int, other: int) -> bool:
+    return heap.due[item] < heap.due[other] or (heap.due[item] == heap.due[other] and item < other)
+
+
+@compiled
 def _rise(heap: EventHeap, item: int, place: int) -> None:
     due = heap.due[item]
     while place > 0:
         above = (place - 1) // _WIDTH
         other = heap.order[above]
-        if heap.due[other] <= due:
+        if heap.due[other] < due or (heap.due[other] == due and other < item):
             break
         heap.order[place] = other
         heap.place[other] = place
@@ -112,10 +120,10 @@ def _sink(heap: EventHeap, item: int, place: int) -> None:
             break
         least = below
         for child in range(below + 1, min(below + _WIDTH, size)):
-            if heap.due[heap.order[child]] < heap.due[heap.order[least]]:
+            if _is_before(heap, heap.order[child], heap.order[least]):
                 least = child
         other = heap.order[least]
-        if heap.due[other] >= due:
+        if heap.due[other] > due or (heap.due[other] == due and other > item):
             break
         heap.order[place] = other
         heap.place[other] = place

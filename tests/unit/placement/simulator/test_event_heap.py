@@ -50,7 +50,7 @@ class AsADictionary(RuleBasedStateMachine):
     @rule()
     def pop(self):
         item = pop(self.event_heap)
-        assert self.due[item] == min(self.due.values())
+        assert (self.due[item], item) == min((due, each) for each, due in self.due.items())
         del self.due[item]
 
     @invariant()

@@ -246,6 +246,25 @@ def test_the_order_of_jobs_and_links_changes_nothing_but_names(work, random):
     )
 
 
+def test_steps_that_have_computed_at_once_send_in_their_order_whoever_else_is_there():
+    # On one connection, a byte whose step is waited for, and what keeps the connection for 0.1 ms.
+    parts = (
+        IterationStep(2 * MS, (Message(0, 1, 1, 0),)),
+        IterationStep(MS, (), (0,)),
+        IterationStep(2 * MS, (Message(0, 1, 70_000, 0),)),
+    )
+    of_two = job("two", *parts, iterations=4, noise_ms=1)
+    [alone] = run_shares(network(5), [of_two], [[(0,)] * 2], ShareSettings(seed=1)).jobs
+    others = [
+        job(f"job {each}", step(1, 0), step(1 + each, 0), iterations=4, noise_ms=1) for each in range(3)
+    ]
+    for place in range(4):
+        jobs = [*others[:place], of_two, *others[place:]]
+        ways = [[(0,)] * 2 for _ in jobs]
+        found = run_shares(network(5), jobs, ways, ShareSettings(seed=1)).jobs[place]
+        assert found.ends_ns.tolist() == alone.ends_ns.tolist()
+
+
 SEEDS = st.integers(0, 2**32 - 1)
 
 
