@@ -35,6 +35,8 @@ _PART = re.compile(
 _REQUIRED = re.compile(r"(.+)-[A-Z]")
 _OPTIONAL = re.compile(r"(.+)\[-[A-Z]\]")
 
+_SHORT = re.compile(rf"(?<![^,+=\s]){SHORT_NAME}(?![^,+@:\s])")
+
 _Parsed = TypeVar("_Parsed")
 
 
@@ -128,8 +130,8 @@ class Vocabulary:
 
 
 def control_name(text: str) -> str:
-    """The name of a congestion control; ``mltcp`` is short for the default one."""
-    return DEFAULT_CONTROL if text == SHORT_NAME else text
+    """A control's name, or several with their modifiers, in full: ``mltcp`` is short for the default one."""
+    return _SHORT.sub(DEFAULT_CONTROL, text)
 
 
 def split_name(text: str) -> tuple[str, ...]:
@@ -214,12 +216,12 @@ def split_cassini(text: str) -> tuple[str, bool]:
 
 
 def parse_names(text: str, parse: Callable[[str], _Parsed], field: str = "--policies") -> tuple[_Parsed, ...]:
-    """Parse names that are separated by commas; each may occur once.
+    """Parse names that are separated by commas, with those of controls in full; each may occur once.
 
     Raises:
         UsageError: there are none, one occurs twice, or `parse` raised it.
     """
-    parsed = tuple(parse(name.strip()) for name in text.split(",") if name.strip())
+    parsed = tuple(parse(name.strip()) for name in control_name(text).split(",") if name.strip())
     check_names(parsed, field)
     return parsed
 

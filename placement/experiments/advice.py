@@ -18,6 +18,7 @@ from itertools import permutations
 from statistics import fmean
 
 from mltcp.core.errors import UsageError
+from mltcp.core.policy_names import control_name
 from mltcp.core.quantities import NS_PER_MS
 from placement.cassini.circle import KEPT_TOLERANCE, common_turn
 from placement.cassini.placement_selection import PlacementChoice, choose_placement
@@ -131,7 +132,7 @@ def advise(
     Raises:
         UsageError: a control that has an F already, or none; a job that sends nothing.
     """
-    if control.startswith("mltcp_") or control == "constant":
+    if control_name(control).startswith("mltcp_") or control == "constant":
         raise UsageError(f"--control: expected a base such as cubic or dcqcn, got {control}")
     law = parse_control(control)
     for job in placed.jobs:

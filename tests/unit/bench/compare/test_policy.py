@@ -1,8 +1,9 @@
 import pytest
 
-from bench.compare.approach import parse_policy
+from bench.compare.approach import parse_approaches, parse_policy
 from mltcp.control.aggressiveness import Aggressiveness, Shape, Start
 from mltcp.core.errors import UsageError
+from mltcp.core.policy_names import control_name
 from mltcp.ebpf.layout import Action, KernelJob
 from placement.simulator.network.control_names import parse_control
 
@@ -34,6 +35,14 @@ def test_mltcp_is_short_for_the_default_control():
     short, full = parse_policy("mltcp@classes=4", "cubic"), parse_policy("mltcp_cubic@classes=4", "cubic")
     assert (short.control, short.law, short.name) == (full.control, full.law, "mltcp@classes=4")
     assert parse_control("mltcp@slope=2") == parse_control("mltcp_cubic@slope=2")
+
+
+def test_what_is_printed_has_the_name_in_full():
+    names = "cubic, mltcp,mltcp@classes=4,themis+mltcp,vgg16=mltcp+bert=cubic,mltcp_reno"
+    found = [each.name for each in parse_approaches(names, "cubic")]
+    full = "mltcp_cubic mltcp_cubic@classes=4 themis+mltcp_cubic vgg16=mltcp_cubic+bert=cubic mltcp_reno"
+    assert found == ["cubic", *full.split()]
+    assert control_name("mltcp-x a.mltcp mltcp_dctcp") == "mltcp-x a.mltcp mltcp_dctcp"
 
 
 def test_an_entry_of_the_kernels_map_has_the_action_of_its_shape():
