@@ -358,7 +358,7 @@ def _one_of(allowed: Sequence[str]) -> Check:
 
 def _control_of(allowed: Iterable[str]) -> Check:
     check = _one_of(tuple(allowed))
-    return lambda value, field: check(control_name(value), field)
+    return lambda value, field: check(control_name(value) if isinstance(value, str) else value, field)
 
 
 def _between(lowest: float, highest: float) -> Check:

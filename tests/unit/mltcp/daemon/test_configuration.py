@@ -58,6 +58,12 @@ def test_mltcp_is_the_default_control(file):
     assert (found.controls, found.default_control) == ((DEFAULT_CONTROL,), DEFAULT_CONTROL)
 
 
+@pytest.mark.parametrize("text", ["default_control = 5", "controls = [5]"])
+def test_a_control_that_is_no_text_is_named(file, text):
+    with pytest.raises(UsageError, match=f"{text.split()[0]}: expected one of .*mltcp_cubic.*, got 5"):
+        load(file(text + "\n"))
+
+
 def test_every_field_arrives(file):
     found = load(file(FULL))
     assert (found.socket, found.group) == (Path("/run/other.sock"), "trainers")

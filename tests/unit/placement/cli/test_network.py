@@ -475,13 +475,11 @@ def test_a_trace_says_who_cost_whom_what(capsys, tmp_path):
         lost_s = sum(entry["lost_s"] for entry in found["lost"] if entry["job"] == each["job"])
         assert each["lost_s"] == pytest.approx(lost_s)
         assert each["took_s"] == pytest.approx(each["unhindered_s"] + each["waited_s"] + lost_s)
-    links = {
+    assert {entry["link"] for entry in found["lost"]} <= {
         f"{a}->{b}" for pair in (("leaf0", "spine0"), ("leaf1", "spine0")) for a, b in (pair, pair[::-1])
     }
-    on = {entry["link"] for entry in found["lost"]}
-    assert on <= links
     assert "random+dcqcn, trace: job 0 lost " in out
-    assert all(f" on {link}" in out for link in on)
+    assert " on spine0->leaf0" in out
     assert (kept / "lost-random+dcqcn.svg").exists()
 
 
