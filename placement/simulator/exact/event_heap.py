@@ -97,11 +97,10 @@ def _is_before(heap: EventHeap, item: int, other: int) -> bool:
 
 @compiled
 def _rise(heap: EventHeap, item: int, place: int) -> None:
-    due = heap.due[item]
     while place > 0:
         above = (place - 1) // _WIDTH
         other = heap.order[above]
-        if heap.due[other] < due or (heap.due[other] == due and other < item):
+        if _is_before(heap, other, item):
             break
         heap.order[place] = other
         heap.place[other] = place
@@ -112,7 +111,6 @@ def _rise(heap: EventHeap, item: int, place: int) -> None:
 
 @compiled
 def _sink(heap: EventHeap, item: int, place: int) -> None:
-    due = heap.due[item]
     size = heap.size[0]
     while True:
         below = place * _WIDTH + 1
@@ -123,7 +121,7 @@ def _sink(heap: EventHeap, item: int, place: int) -> None:
             if _is_before(heap, heap.order[child], heap.order[least]):
                 least = child
         other = heap.order[least]
-        if heap.due[other] > due or (heap.due[other] == due and other > item):
+        if _is_before(heap, item, other):
             break
         heap.order[place] = other
         heap.place[other] = place
