@@ -9,7 +9,7 @@ from typing import Any
 
 from mltcp.core.policy_names import Vocabulary, check_number
 
-RANDOM, FIRST_FIT, LIST_SCHEDULING, LWF = range(4)
+RANDOM, FIRST_FIT, LIST_SCHEDULING, LWF, LEAST_DELAY = range(5)
 """Placement policies, which choose the GPUs of a job (`placing.choose`)."""
 
 LIMITED, ADA_SRSF, ADA_SRSF_K, BY_RANK = range(4)
@@ -21,12 +21,21 @@ SERVICE, REMAINING_TIME, WEIGHTED_COMPUTE = range(3)
 first, and that of srtf-yield on GPUs."""
 
 PLACEMENT_RULES: Mapping[str, int] = MappingProxyType(
-    {"random": RANDOM, "first-fit": FIRST_FIT, "list-scheduling": LIST_SCHEDULING, "lwf": LWF}
+    {
+        "random": RANDOM,
+        "first-fit": FIRST_FIT,
+        "list-scheduling": LIST_SCHEDULING,
+        "lwf": LWF,
+        "least-delay": LEAST_DELAY,
+    }
 )
 """The placement policies by name, without kappa."""
 
 TAKES_KAPPA = frozenset({"lwf"})
 """Those that keep jobs of more than kappa GPUs together on servers."""
+
+SEE_NEIGHBOURS = frozenset({LEAST_DELAY})
+"""Rules that ask which jobs are where."""
 
 
 def placement_names(kappa: str = "") -> tuple[str, ...]:

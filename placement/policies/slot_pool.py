@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placement.model.state import GPU, JOB, SERVER, Records
+from placement.model.state import GPU, JOB, SERVER, WORKER, Records
+from placement.policies.catalogue import SEE_NEIGHBOURS
 from placement.policies.placing import choose
 
 UNACCOUNTED_MB = 1 << 40
@@ -34,6 +35,19 @@ class SlotRequest:
     shares: bool = False
     servers: frozenset[int] | None = None
     per_server: int = 0
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A job that holds slots of a pool.
+
+    Attributes:
+        slots: their numbers in the pool.
+        left_ns: the time for which it has them yet.
+    """
+
+    slots: tuple[int, ...]
+    left_ns: int
 
 
 class SlotPool:
@@ -147,7 +161,13 @@ class SlotPool:
         return int(allowed.max()) if len(allowed) else 0
 
     def choose(
-        self, rule: int, kappa: int, request: SlotRequest, first_server: int = 0
+        self,
+        rule: int,
+        kappa: int,
+        request: SlotRequest,
+        first_server: int = 0,
+        left_ns: int = 0,
+        holders: Sequence[Holder] = (),
     ) -> tuple[int, ...] | None:
         """The slots that a compiled policy chooses; None if too few satisfy the request.
 
@@ -157,30 +177,43 @@ class SlotPool:
             request: the slots needed.
             first_server: the policy sees the servers in an order rotated to begin with this one; among equally good
                 servers it takes the first.
+            left_ns: the time for which the job itself will have them. This and the next are for the rules in
+                `catalogue.SEE_NEIGHBOURS`.
+            holders: the jobs that hold slots.
         """
         view = self._view(request)
+        shown, own = view, request
         if request.per_server:
             shown = self._first_usable(view, request)
-            blocks = self._chosen(
-                rule, kappa, shown, replace(request, count=request.count // request.per_server), first_server
-            )
-            return None if blocks is None else self._whole(blocks, view, request)
-        return self._chosen(rule, kappa, view, request, first_server)
-
-    def _chosen(
-        self, rule: int, kappa: int, view: Records, request: SlotRequest, first_server: int
-    ) -> tuple[int, ...] | None:
-        jobs = np.zeros(1, JOB)
-        jobs["gpus"], jobs["memory"] = request.count, request.memory_mb
-        chosen = np.zeros(request.count, np.int64)
-        gpus, servers = view, self.servers
-        begin = 0
+            own = replace(request, count=request.count // request.per_server)
+        jobs, workers, hosted = self._neighbours(holders if rule in SEE_NEIGHBOURS else ())
+        jobs[0]["gpus"], jobs[0]["memory"], jobs[0]["compute"] = own.count, own.memory_mb, left_ns
+        chosen = np.zeros(own.count, np.int64)
+        gpus, servers, begin = shown, self.servers, 0
         if first_server:
             begin = int(servers["first_gpu"][first_server])
             gpus, servers = _turned(gpus, servers, first_server, begin)
-        if not choose(rule, kappa, jobs, gpus, servers, 0, chosen):
+            hosted = np.roll(hosted, -begin, axis=0)
+        if not choose(rule, kappa, jobs, gpus, servers, hosted, workers, 0, chosen):
             return None
-        return tuple(sorted(int(slot + begin) % len(gpus) for slot in chosen))
+        slots = tuple(sorted(int(slot + begin) % len(gpus) for slot in chosen))
+        return self._whole(slots, view, request) if request.per_server else slots
+
+    def _neighbours(self, holders: Sequence[Holder]) -> tuple[Records, Records, np.ndarray]:
+        """Records of the job itself and of those that hold slots, the workers of these, and who is on each slot."""
+        jobs = np.zeros(1 + len(holders), JOB)
+        workers = np.zeros(len(jobs), WORKER)
+        workers["job"] = np.arange(len(jobs))
+        jobs["iterations_left"] = 1
+        hosted = np.zeros((len(self.gpus), max(1, int(self.gpus["workers"].max(initial=0)))), np.int64)
+        count = np.zeros(len(self.gpus), np.int64)
+        for number, holder in enumerate(holders, 1):
+            slots = list(holder.slots)
+            jobs[number]["compute"] = holder.left_ns
+            jobs[number]["places"] = len(set(self.gpus["server"][slots].tolist())) > 1
+            hosted[slots, count[slots]] = number
+            count[slots] += 1
+        return jobs, workers, hosted
 
     def _first_usable(self, view: Records, request: SlotRequest) -> Records:
         """The records in which every server with enough usable slots has one, and the others have none."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from placement.model.cluster import Cluster
 from placement.policies.catalogue import PlacementPolicy
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Untimed
-from placement.policies.slot_pool import SlotPool, SlotRequest
+from placement.policies.slot_pool import Holder, SlotPool, SlotRequest
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,20 @@ class GreedyScheduler(Untimed):
         pool = SlotPool()
         pool.add([len(server.gpus) for server in cluster.servers], [0] * len(cluster.servers))
         assigned: dict[str, tuple[int, ...]] = {}
+        holders = []
         for job in jobs:
             if job.gpus:
                 pool.occupy(job.gpus, _request(job), _work_ns(job))
+                holders.append(Holder(job.gpus, _work_ns(job)))
                 assigned[job.name] = job.gpus
         for job in sorted((job for job in jobs if not job.gpus), key=_rank):
             chosen = None
             if job.gpus_wanted <= pool.free:
-                chosen = pool.choose(self.placement.rule, self.placement.kappa, _request(job))
+                rule, kappa = self.placement.rule, self.placement.kappa
+                chosen = pool.choose(rule, kappa, _request(job), left_ns=_work_ns(job), holders=holders)
             if chosen is not None:
                 pool.occupy(chosen, _request(job), _work_ns(job))
+                holders.append(Holder(chosen, _work_ns(job)))
                 assigned[job.name] = chosen
         return (assigned,)
 

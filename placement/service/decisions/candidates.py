@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from placement.policies.catalogue import PlacementPolicy
+from placement.policies.catalogue import SEE_NEIGHBOURS, PlacementPolicy
 from placement.policies.schedulers.scheduler import CANDIDATES, JobView, Scheduler
+from placement.policies.slot_pool import Holder
 from placement.service.decisions.policy import ServicePolicy
 from placement.service.decisions.views import FOREVER_NS, ClusterView, JobProfileTimes, cluster_view
 from placement.service.state.job_record import JobRecord
@@ -51,11 +52,21 @@ def _by_compiled(
     registry: Registry, job: JobRecord, policy: PlacementPolicy, most: int
 ) -> Iterator[tuple[int, ...]]:
     pool, request = registry.pool(job), registry.slot_request(job)
+    holders = _holders(registry, job) if policy.rule in SEE_NEIGHBOURS else []
     for first in _beginnings(registry, job, most):
-        slots = pool.choose(policy.rule, policy.kappa, request, first)
+        slots = pool.choose(policy.rule, policy.kappa, request, first, job.work_ns, holders)
         if slots is None:
             return
         yield slots
+
+
+def _holders(registry: Registry, job: JobRecord) -> list[Holder]:
+    """Who holds slots of the pool from which the job will have its own."""
+    return [
+        Holder(each.slots, each.work_ns)
+        for each in registry.unended.values()
+        if each.placed and _same_kind(each, job)
+    ]
 
 
 def _beginnings(registry: Registry, job: JobRecord, most: int) -> list[int]:

@@ -46,7 +46,15 @@ def place_queue(world: ExactWorld, now: int) -> None:
     for position in range(core.queued):
         number = world.queue[position]
         if _has_room(world, number) and choose(
-            core.placement, core.kappa, world.jobs, world.gpus, world.servers, number, world.chosen
+            core.placement,
+            core.kappa,
+            world.jobs,
+            world.gpus,
+            world.servers,
+            world.hosted,
+            world.workers,
+            number,
+            world.chosen,
         ):
             _place(world, number, now)
         else:

@@ -27,6 +27,7 @@ SERVICE, TIME, WEIGHTED = catalogue.SERVICE, catalogue.REMAINING_TIME, catalogue
         ("first-fit", catalogue.FIRST_FIT),
         ("list-scheduling", catalogue.LIST_SCHEDULING),
         ("lwf", catalogue.LWF),
+        ("least-delay", catalogue.LEAST_DELAY),
     ],
 )
 def test_placements(name, rule):

@@ -5,13 +5,14 @@ from hypothesis import strategies as st
 
 from placement.policies import catalogue
 from placement.policies.placing import seed_placements as seed
-from placement.policies.slot_pool import SlotPool, SlotRequest
+from placement.policies.slot_pool import Holder, SlotPool, SlotRequest
 
 RULES = {
     "random": catalogue.RANDOM,
     "first-fit": catalogue.FIRST_FIT,
     "list": catalogue.LIST_SCHEDULING,
     "lwf": catalogue.LWF,
+    "least-delay": catalogue.LEAST_DELAY,
 }
 
 
@@ -42,10 +43,36 @@ def test_from_another_server_on_the_same_policy_gives_another_of_its_equals():
 def test_a_turned_choice_is_of_free_slots_that_differ(rule, first_server):
     made = pool(3, 0, 2, 4)
     made.occupy((1, 6), SlotRequest(2), 5)
-    chosen = made.choose(rule, 1, SlotRequest(6), first_server)
+    holders = [Holder((1, 6), 5)]
+    chosen = made.choose(rule, 1, SlotRequest(6), first_server, 5, holders)
     assert len(set(chosen)) == 6
     assert not {1, 6} & set(chosen)
-    assert made.choose(rule, 1, SlotRequest(8), first_server) is None
+    assert made.choose(rule, 1, SlotRequest(8), first_server, 5, holders) is None
+
+
+@pytest.mark.parametrize(
+    ("held", "count", "expected"),
+    [
+        # Two jobs span servers: the links of the one that ends sooner are preferred.
+        ({(0, 4): 50, (8, 12): 20}, 6, (9, 10, 11, 13, 14, 15)),
+        ({(0, 4): 20, (8, 12): 50}, 6, (1, 2, 3, 5, 6, 7)),
+        # Once server 0 is chosen, its job is no reason any more against server 1 (5, and not 35, for server 4's 32).
+        (
+            {(0, 4): 30, (5, 12, 13, 14, 15): 5, (8, 9, 10, 11): 1000, (16, 20, 21, 22, 23): 32},
+            5,
+            (1, 2, 3, 6, 7),
+        ),
+        # A job on one server has no links; where nothing tells servers apart, that with the least room.
+        ({(0, 1, 4): 50, (12,): 20}, 2, (2, 3)),
+        ({(0, 1, 4): 50, (12,): 20}, 3, (5, 6, 7)),
+    ],
+)
+def test_least_delay_shares_links_with_few_and_with_those_that_end_soon(held, count, expected):
+    made = pool(*[4] * (6 if len(held) > 2 else 4))
+    for slots, left_ns in held.items():
+        made.occupy(slots, SlotRequest(len(slots)), left_ns)
+    holders = [Holder(slots, left_ns) for slots, left_ns in held.items()]
+    assert made.choose(catalogue.LEAST_DELAY, 1, SlotRequest(count), left_ns=100, holders=holders) == expected
 
 
 def test_gpus_are_exclusive_unless_both_jobs_share():

@@ -250,7 +250,16 @@ def test_registered_jobs_wait_to_be_asked_for(client):
     "policy",
     [
         f"{base}{cassini}"
-        for base in ("random", "first-fit", "list-scheduling", "lwf-1", "lwf-4", "themis", "pollux")
+        for base in (
+            "random",
+            "first-fit",
+            "list-scheduling",
+            "lwf-1",
+            "lwf-4",
+            "least-delay",
+            "themis",
+            "pollux",
+        )
         for cassini in ("", "+cassini")
     ],
 )
@@ -266,6 +275,14 @@ def test_every_policy_places(client, policy):
     assert [each.places for each in chosen] == [status.places]
     if policy.endswith("+cassini"):
         assert chosen[0].score == max(each.score for each in explained.candidates)
+
+
+def test_least_delay_knows_who_uses_the_links(client):
+    client.submit(job("a", 6))
+    assert set(placed(client, "a").links) == {"s0", "s1"}
+    client.register_job(job("b", 6))
+    # Its last two GPUs could be on s1, which has no room for more, but for the link of a.
+    assert where(client.place("b", "least-delay")) == {"s2": [0, 1, 2, 3], "s3": [0, 1]}
 
 
 def test_cassini_takes_the_candidate_whose_links_fit_and_explains_it(cassini):

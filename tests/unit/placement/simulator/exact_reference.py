@@ -239,6 +239,8 @@ class Reference:
             chosen = [self.gpus[number] for number in job.given]
             assert len({*chosen} & {*free}) == wanted
             return chosen
+        if self.placement == "least-delay":
+            return self.with_least_delay(job, free)
         if self.placement == "lwf" and wanted > self.kappa:
             together = [
                 sum(self.workload(gpu) for gpu in self.gpus if gpu.server == server)
@@ -248,6 +250,40 @@ class Reference:
         elif self.placement in ("lwf", "list-scheduling"):
             free.sort(key=self.workload)
         return free[:wanted]
+
+    def with_least_delay(self, job, free):
+        """Server by server, those with as many free GPUs as can be used; whom it has met counts no more."""
+        room = {
+            server: [gpu for gpu in free if gpu.server == server] for server in {gpu.server for gpu in free}
+        }
+        wanted, chosen, met, met_on_links = job.told.gpus, [], set(), set()
+        spans = wanted > max(map(len, room.values()))
+        left = self.left(job, spans)
+
+        def delay(others):
+            return sum(min(left, self.left(other, other.links)) for other in others)
+
+        def jobs_on(gpus):
+            return {worker.job for gpu in gpus for worker in self.hosted(gpu)}
+
+        while len(chosen) < wanted:
+            count = min(wanted - len(chosen), max(map(len, room.values())))
+            options = []
+            for server in sorted(server for server in room if len(room[server]) >= count):
+                taken = sorted(room[server], key=lambda gpu: delay(jobs_on([gpu])))[:count]
+                there = jobs_on([gpu for gpu in self.gpus if gpu.server == server])
+                linked = {other for other in there if other.links} - met_on_links if spans else set()
+                costs = delay(linked), delay(jobs_on(taken) - met), len(room[server])
+                options.append((costs, server, taken, linked))
+            _, server, taken, linked = min(options, key=lambda option: option[:2])
+            chosen += taken
+            met |= jobs_on(taken)
+            met_on_links |= linked
+            del room[server]
+        return chosen
+
+    def left(self, job, sends):
+        return job.iterations_left * (job.told.model.compute_ns + (self.alone(job) if sends else 0))
 
     def communicate(self):
         """Those have their turn who have become ready, or wait for links on which something has ended or begun."""

@@ -370,7 +370,13 @@ def test_random_placement_is_as_likely_on_every_gpu():
 
 def test_seeds_decide_on_random_placement_only():
     jobs = [job(number, 3, iterations=3) for number in range(8)]
-    for placement, ways in (("random", 5), ("lwf", 1), ("list-scheduling", 1), ("first-fit", 1)):
+    for placement, ways in (
+        ("random", 5),
+        ("lwf", 1),
+        ("least-delay", 1),
+        ("list-scheduling", 1),
+        ("first-fit", 1),
+    ):
         mix = Mix(jobs, Cluster.star(4, 4), placement)
         outcomes = [mix.results(seed) for seed in range(5)]
         assert sum(each not in outcomes[:index] for index, each in enumerate(outcomes)) == ways
