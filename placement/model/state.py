@@ -5,7 +5,7 @@ The records are plain numpy, so that policies can be compiled. Times are whole n
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -75,7 +75,13 @@ GPU = np.dtype(
     ]
 )
 
-SERVER = np.dtype([("first_gpu", "i8"), ("gpus", "i8")])
+SERVER = np.dtype(
+    [
+        ("first_gpu", "i8"),
+        ("gpus", "i8"),
+        ("rack", "i8"),  # the number of its switch
+    ]
+)
 
 WORKER = np.dtype([("job", "i8"), ("gpu", "i8"), ("phase", "i8")])
 
@@ -94,3 +100,13 @@ LINK = np.dtype(
 
 PLACE = np.dtype([("job", "i8"), ("link", "i8"), ("next", "i8"), ("before", "i8")])
 """A job on a link, in the link's list of waiting or of running transfers."""
+
+
+class Occupancy(NamedTuple):
+    """Jobs, the cluster, and who is where."""
+
+    jobs: Records
+    gpus: Records
+    servers: Records
+    hosted: np.ndarray  # per GPU, the numbers of its workers; `workers` of GPU are valid
+    workers: Records

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placement.model.state import GPU, JOB, SERVER, WORKER, Records
+from placement.model.state import GPU, JOB, SERVER, WORKER, Occupancy, Records
 from placement.policies.catalogue import SEE_NEIGHBOURS
 from placement.policies.placing import choose
 
@@ -57,16 +57,24 @@ class SlotPool:
         self.gpus: Records = np.zeros(0, GPU)
         self.servers: Records = np.zeros(0, SERVER)
         self.capacity_mb = np.zeros(0, np.int64)
+        self._racks: dict[str, int] = {}
         self._shared = 0
         self._closed = np.zeros(0, bool)
         self._used_outside: dict[int, int] = {}
         self._outside = np.zeros(0, bool)
 
-    def add(self, counts: Sequence[int], memories_mb: Sequence[int]) -> None:
-        """Add servers: for each, its number of slots (0 for none of this kind) and the memory of a slot."""
+    def add(self, counts: Sequence[int], memories_mb: Sequence[int], switches: Sequence[str] = ()) -> None:
+        """Add servers.
+
+        Args:
+            counts: of each, its number of slots (0 for none of this kind).
+            memories_mb: the memory of a slot.
+            switches: the name of its switch; empty: all have one switch.
+        """
         first, known = len(self.gpus), len(self.servers)
         servers = np.zeros(len(counts), SERVER)
         servers["gpus"] = counts
+        servers["rack"] = [self._racks.setdefault(name, len(self._racks)) for name in switches] or 0
         servers["first_gpu"] = first + np.concatenate(([0], np.cumsum(counts)[:-1]))
         gpus = np.zeros(sum(counts), GPU)
         gpus["server"] = np.repeat(np.arange(known, known + len(counts)), counts)
@@ -194,7 +202,7 @@ class SlotPool:
             begin = int(servers["first_gpu"][first_server])
             gpus, servers = _turned(gpus, servers, first_server, begin)
             hosted = np.roll(hosted, -begin, axis=0)
-        if not choose(rule, kappa, jobs, gpus, servers, hosted, workers, 0, chosen):
+        if not choose(rule, kappa, Occupancy(jobs, gpus, servers, hosted, workers), 0, chosen):
             return None
         slots = tuple(sorted(int(slot + begin) % len(gpus) for slot in chosen))
         return self._whole(slots, view, request) if request.per_server else slots
@@ -210,7 +218,10 @@ class SlotPool:
         for number, holder in enumerate(holders, 1):
             slots = list(holder.slots)
             jobs[number]["compute"] = holder.left_ns
-            jobs[number]["places"] = len(set(self.gpus["server"][slots].tolist())) > 1
+            servers = np.unique(self.gpus["server"][slots])
+            racks = len(np.unique(self.servers["rack"][servers]))
+            jobs[number]["servers"] = len(servers)
+            jobs[number]["places"] = len(servers) + (racks if racks > 1 else 0) if len(servers) > 1 else 0
             hosted[slots, count[slots]] = number
             count[slots] += 1
         return jobs, workers, hosted
@@ -316,4 +327,6 @@ def _turned(gpus: Records, servers: Records, first_server: int, begin: int) -> t
     turned_gpus["server"] = (turned_gpus["server"] - first_server) % len(servers)
     turned = np.concatenate((servers[first_server:], servers[:first_server]))
     turned["first_gpu"] = (turned["first_gpu"] - begin) % max(1, len(gpus))
+    _, first, racks = np.unique(turned["rack"], return_index=True, return_inverse=True)
+    turned["rack"] = np.argsort(np.argsort(first))[racks]  # by where they occur first
     return turned_gpus, turned

@@ -34,7 +34,8 @@ class GreedyScheduler(Untimed):
     ) -> tuple[Assignment, ...]:
         """See `Scheduler.candidates`."""
         pool = SlotPool()
-        pool.add([len(server.gpus) for server in cluster.servers], [0] * len(cluster.servers))
+        servers = cluster.servers
+        pool.add([len(each.gpus) for each in servers], [0] * len(servers), [each.switch for each in servers])
         assigned: dict[str, tuple[int, ...]] = {}
         holders = []
         for job in jobs:

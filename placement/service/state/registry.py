@@ -100,8 +100,9 @@ class Registry:
             self._numbers[server.name] = number
             self.tree.add(server.name, server.switch, server.nic_bps)
         self.servers += servers
-        self.gpus.add([each.gpus for each in servers], [each.gpu_memory_mb for each in servers])
-        self.cpu_slots.add([each.cpu_slots for each in servers], [0] * len(servers))
+        switches = [each.switch for each in servers]
+        self.gpus.add([each.gpus for each in servers], [each.gpu_memory_mb for each in servers], switches)
+        self.cpu_slots.add([each.cpu_slots for each in servers], [0] * len(servers), switches)
         return list(range(first, len(self.servers)))
 
     def servers_named(self, names: Iterable[str], field: str) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placement.model.compiled import compiled
-from placement.model.state import QUEUED, SENDING, WAITING
+from placement.model.state import QUEUED, SENDING, WAITING, Occupancy
 from placement.policies.catalogue import BY_RANK
 from placement.policies.communication import grant, starts
 from placement.policies.placing import choose
@@ -45,17 +45,8 @@ def place_queue(world: ExactWorld, now: int) -> None:
     kept, least = 0, len(world.gpus)
     for position in range(core.queued):
         number = world.queue[position]
-        if _has_room(world, number) and choose(
-            core.placement,
-            core.kappa,
-            world.jobs,
-            world.gpus,
-            world.servers,
-            world.hosted,
-            world.workers,
-            number,
-            world.chosen,
-        ):
+        there = Occupancy(world.jobs, world.gpus, world.servers, world.hosted, world.workers)
+        if _has_room(world, number) and choose(core.placement, core.kappa, there, number, world.chosen):
             _place(world, number, now)
         else:
             world.queue[kept] = number

@@ -244,9 +244,10 @@ def _gpus(cluster: Cluster) -> Records:
 
 def _servers(cluster: Cluster) -> Records:
     found = np.zeros(len(cluster.servers), SERVER)
+    racks = {switch.name: number for number, switch in enumerate(cluster.switches)}
     first = 0
     for record, server in zip(found, cluster.servers, strict=True):
-        record["first_gpu"], record["gpus"] = first, len(server.gpus)
+        record["first_gpu"], record["gpus"], record["rack"] = first, len(server.gpus), racks[server.switch]
         first += len(server.gpus)
     return found
 

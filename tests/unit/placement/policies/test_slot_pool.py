@@ -75,6 +75,28 @@ def test_least_delay_shares_links_with_few_and_with_those_that_end_soon(held, co
     assert made.choose(catalogue.LEAST_DELAY, 1, SlotRequest(count), left_ns=100, holders=holders) == expected
 
 
+@pytest.mark.parametrize(
+    ("held", "count", "expected"),
+    [
+        # Servers of two slots, two in a rack. One rack of two servers is better than a full server and one in another.
+        ({(0,): 9, (2,): 9, (6, 7): 9}, 2, (4, 5)),
+        ({(4,): 9, (6, 7): 9}, 3, (0, 1, 2)),
+        # Over two racks: those whose uplink nobody uses, or else somebody who ends soon; and whom it has met is no more.
+        ({(0, 4): 50, (8, 12): 20}, 5, (9, 10, 11, 14, 15)),
+        ({(0, 4): 20, (8, 12): 50}, 5, (1, 2, 3, 6, 7)),
+        # What is within a rack uses no uplink, however much it has left.
+        ({(0, 2): 900, (4, 8): 20}, 5, (1, 12, 13, 14, 15)),
+    ],
+)
+def test_least_delay_keeps_to_racks_and_counts_who_uses_their_uplinks(held, count, expected):
+    made = SlotPool()
+    made.add([2] * 8, [0] * 8, [f"r{server // 2}" for server in range(8)])
+    for slots, left_ns in held.items():
+        made.occupy(slots, SlotRequest(len(slots)), left_ns)
+    holders = [Holder(slots, left_ns) for slots, left_ns in held.items()]
+    assert made.choose(catalogue.LEAST_DELAY, 1, SlotRequest(count), left_ns=100, holders=holders) == expected
+
+
 def test_gpus_are_exclusive_unless_both_jobs_share():
     made = pool(2, memory_mb=100)
     sharing = SlotRequest(2, 40, shares=True)

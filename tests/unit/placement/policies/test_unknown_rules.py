@@ -28,7 +28,7 @@ NOBODYS = 99
 
 def test_a_placement_rule():
     with pytest.raises(ValueError, match="placement rule"):
-        choose.py_func(NOBODYS, 1, None, None, None, None, None, 0, None)
+        choose.py_func(NOBODYS, 1, None, 0, None)
 
 
 def test_a_communication_rule():

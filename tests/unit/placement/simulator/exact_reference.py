@@ -252,13 +252,28 @@ class Reference:
         return free[:wanted]
 
     def with_least_delay(self, job, free):
-        """Server by server, those with as many free GPUs as can be used; whom it has met counts no more."""
-        room = {
-            server: [gpu for gpu in free if gpu.server == server] for server in {gpu.server for gpu in free}
-        }
-        wanted, chosen, met, met_on_links = job.told.gpus, [], set(), set()
-        spans = wanted > max(map(len, room.values()))
-        left = self.left(job, spans)
+        """Rack by rack, the fullest use first, and in it server by server; whom it has met counts no more."""
+        room = {}  # by rack and server
+        for gpu in free:
+            room.setdefault(self.rack(gpu.server), {}).setdefault(gpu.server, []).append(gpu)
+        counts = {rack: sum(map(len, servers.values())) for rack, servers in room.items()}
+        wanted, chosen, met = job.told.gpus, [], (set(), set(), set())
+        sends = wanted > max(len(gpus) for servers in room.values() for gpus in servers.values())
+        crosses, left = wanted > max(counts.values()), self.left(job, sends)
+        while len(chosen) < wanted:
+            count = min(wanted - len(chosen), max(counts.values()))
+            options = [
+                (*self.in_rack(rack, room[rack], count, sends, crosses, left, met), rack)
+                for rack in sorted(counts)
+                if counts[rack] >= count
+            ]
+            _, taken, met, rack = min(options, key=lambda option: option[0])
+            chosen += taken
+            del counts[rack]
+        return chosen
+
+    def in_rack(self, rack, room, count, sends, crosses, left, met):
+        """The cost of a rack, the GPUs there, and whom the job has met then: on GPUs, links and uplinks."""
 
         def delay(others):
             return sum(min(left, self.left(other, other.links)) for other in others)
@@ -266,21 +281,33 @@ class Reference:
         def jobs_on(gpus):
             return {worker.job for gpu in gpus for worker in self.hosted(gpu)}
 
-        while len(chosen) < wanted:
-            count = min(wanted - len(chosen), max(map(len, room.values())))
+        def at(server):
+            return jobs_on([gpu for gpu in self.gpus if gpu.server == server])
+
+        met, met_on_links, met_on_uplinks = map(set, met)
+        of_rack = [each for each in range(len(self.cluster.servers)) if self.rack(each) == rack]
+        uplinks = {other for server in of_rack for other in at(server) if {*other.links} & {*self.above}}
+        costs, chosen, room = [delay(uplinks - met_on_uplinks) if crosses else 0, 0, 0, 0], [], dict(room)
+        costs.append(sum(map(len, room.values())))
+        while len(chosen) < count:
+            some = min(count - len(chosen), max(map(len, room.values())))
             options = []
-            for server in sorted(server for server in room if len(room[server]) >= count):
-                taken = sorted(room[server], key=lambda gpu: delay(jobs_on([gpu])))[:count]
-                there = jobs_on([gpu for gpu in self.gpus if gpu.server == server])
-                linked = {other for other in there if other.links} - met_on_links if spans else set()
-                costs = delay(linked), delay(jobs_on(taken) - met), len(room[server])
-                options.append((costs, server, taken, linked))
-            _, server, taken, linked = min(options, key=lambda option: option[:2])
+            for server in sorted(server for server in room if len(room[server]) >= some):
+                taken = sorted(room[server], key=lambda gpu: delay(jobs_on([gpu])))[:some]
+                linked = {other for other in at(server) if other.links} - met_on_links if sends else set()
+                cost = delay(linked), delay(jobs_on(taken) - met), len(room[server])
+                options.append((cost, server, taken, linked))
+            cost, server, taken, linked = min(options, key=lambda option: option[:2])
+            costs[1:4] = costs[1] + 1, costs[2] + cost[0], costs[3] + cost[1]
             chosen += taken
             met |= jobs_on(taken)
             met_on_links |= linked
             del room[server]
-        return chosen
+        return tuple(costs), chosen, (met, met_on_links, met_on_uplinks | uplinks)
+
+    def rack(self, server):
+        switches = [switch.name for switch in self.cluster.switches]
+        return switches.index(self.cluster.servers[server].switch)
 
     def left(self, job, sends):
         return job.iterations_left * (job.told.model.compute_ns + (self.alone(job) if sends else 0))
