@@ -29,7 +29,7 @@ from bench.lab.bottleneck import VIRTUAL_QUEUE
 from bench.tables import Column, console, table_of
 from bench.workloads.job import DEVICES
 from mltcp.core.errors import UsageError
-from mltcp.core.policy_names import control_name
+from mltcp.core.policy_names import parse_names
 from mltcp.core.subcommands import add_command
 
 _CONTEND_POLICIES = "isolated,reno,mltcp_reno,cubic,mltcp_cubic,dctcp,mltcp_dctcp"
@@ -129,11 +129,9 @@ def _bulk(options: argparse.Namespace) -> int:
     """Run the flow and print its throughput; returns the exit status."""
     if not 1 <= options.seconds <= 3600:
         raise UsageError(f"--seconds: expected 1 to 3600, got {options.seconds:g}")
-    policies = [parse_policy(name, "cubic") for name in control_name(options.policies).split(",") if name]
-    if not policies or any(policy.isolated for policy in policies):
-        raise UsageError(
-            f"--policies: expected at least one congestion control and no `isolated`, got {options.policies!r}"
-        )
+    policies = parse_names(options.policies, lambda name: parse_policy(name, "cubic"))
+    if any(policy.isolated for policy in policies):
+        raise UsageError(f"--policies: expected congestion controls and no `isolated`, got {options.policies!r}")
     results = _bulk_beside(options) if options.jobs else _bulk_alone(options, policies)
     if options.json:
         print(json.dumps({"schema": 1, "policies": [asdict(result) for result in results]}))

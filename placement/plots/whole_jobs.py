@@ -254,13 +254,14 @@ def _early_figure(document: Mapping[str, Any]) -> Figure:
     """A panel a load: by gamma, the share of jobs that have ended, and of those of which 40 % is done (dashed)."""
     cells: Sequence[Mapping[str, Any]] = document["cells"]
     loads = list(dict.fromkeys(cell["load"] for cell in cells))
-    colours = policy_colours([f"gamma {gamma:g}" for gamma in dict.fromkeys(cell["gamma"] for cell in cells)])
+    names = {cell["gamma"]: f"gamma {cell['gamma']:g}" for cell in cells}
+    colours = policy_colours(list(names.values()))
     title = f"Figure {document['figure']}: {document['title']}; dashed: 40 % of a job"
     figure = framed(title, list(colours.items()), _RESPONSE_IN, len(loads))
     for load, axes in zip(loads, figure.axes, strict=True):
         for cell in cells:
             if cell["load"] == load:
-                colour = colours[f"gamma {cell['gamma']:g}"]
+                colour = colours[names[cell["gamma"]]]
                 for name, style in (("percentiles_h", "-"), ("to_40_percent_percentiles_h", "--")):
                     shares = np.arange(1, 1 + len(cell[name])) / (1 + len(cell[name]))
                     axes.plot(cell[name], shares, style, color=colour, linewidth=1.2)

@@ -81,7 +81,7 @@ def test_least_delay_shares_links_with_few_and_with_those_that_end_soon(held, co
         # Servers of two slots, two in a rack. One rack of two servers is better than a full server and one in another.
         ({(0,): 9, (2,): 9, (6, 7): 9}, 2, (4, 5)),
         ({(4,): 9, (6, 7): 9}, 3, (0, 1, 2)),
-        # Over two racks: those whose uplink nobody uses, or else somebody who ends soon; and whom it has met is no more.
+        # Over two racks: those whose uplinks are used by nobody, or else by who ends soon.
         ({(0, 4): 50, (8, 12): 20}, 5, (9, 10, 11, 14, 15)),
         ({(0, 4): 20, (8, 12): 50}, 5, (1, 2, 3, 6, 7)),
         # What is within a rack uses no uplink, however much it has left.
