@@ -122,15 +122,17 @@ FAIR = "first-fit+dcqcn"
 APPROACHES: Mapping[str, tuple[str, str]] = {
     "fair": (FAIR, "Leave it"),
     "MLTCP": ("first-fit+mltcp_dcqcn", "Run MLTCP"),
+    "Least delay": ("least-delay+dcqcn", "Place (least delay)"),
     "Cassini": ("first-fit+cassini+dcqcn", "Shift (Cassini)"),
     "SRPT": ("first-fit+srpt+dcqcn", "Prioritise (SRPT)"),
     "Crux": ("first-fit+crux+dcqcn", "Prioritise (Crux)"),
     "Themis": ("themis+dcqcn", "Place by racks (Themis)"),
+    "Least delay, Crux": ("least-delay+crux+dcqcn", "Place and prioritise (least delay, Crux)"),
     "MonkeyTree": ("first-fit+monkeytree+dcqcn", "Move (MonkeyTree)"),
     "MonkeyTree, MLTCP": ("first-fit+monkeytree+mltcp_dcqcn", "Move (MonkeyTree), with MLTCP"),
 }
 """The policy of each, and what to do, in the order of what they take: a setting, congestion controls on all hosts, the
-placement service and its agents, classes in all switches, another scheduler, restarts."""
+placement service, its agents too, classes in all switches, a scheduler that moves jobs, two of these, more restarts."""
 IN_STEPS = ("fair", "MLTCP")
 """Those of which the two modes say different things: the others keep jobs apart."""
 MARGIN = 1.05
