@@ -414,7 +414,7 @@ def _figure_4_16(found: Mapping[str, Course]) -> Figure:
 _GPT = "models=GPT1+GPT2+GPT2-B+GPT3+DLRM"
 TRACES: Mapping[tuple[str, str], tuple[str, int, int]] = {
     ("poisson:load=0.9", "thesis"): ("4.11", 10, 1),
-    (f"poisson:load=0.9,{_GPT}", "thesis"): ("4.12", 5, 1),
+    (f"poisson:load=0.9,{_GPT}", "thesis"): ("4.12", 10, 1),
     ("dynamic", "thesis"): ("4.13", 10, 2),
     ("dynamic:models=model", "thesis"): ("4.15", 10, 2),
     ("dynamic", "thesis,gpus=2"): ("4.17", 10, 2),
@@ -423,8 +423,8 @@ TRACES: Mapping[tuple[str, str], tuple[str, int, int]] = {
     ("dynamic", "leaf-spine:6x4:8:1"): ("", 10, 1),
     ("dynamic:compute=0.5", "thesis"): ("", 10, 1),
     ("dynamic:compute=0.25", "thesis"): ("", 10, 1),
-    ("poisson:load=0.8", "thesis"): ("", 4, 1),
-    ("poisson:load=1.0", "thesis"): ("", 4, 1),
+    ("poisson:load=0.8", "thesis"): ("", 10, 1),
+    ("poisson:load=1.0", "thesis"): ("", 10, 1),
 }
 """Of each trace and network, the figure that has it in the thesis, and how many seeds and schedulers are run."""
 SCHEDULERS = ("themis", "pollux")
