@@ -131,7 +131,9 @@ def _bulk(options: argparse.Namespace) -> int:
         raise UsageError(f"--seconds: expected 1 to 3600, got {options.seconds:g}")
     policies = parse_names(options.policies, lambda name: parse_policy(name, "cubic"))
     if any(policy.isolated for policy in policies):
-        raise UsageError(f"--policies: expected congestion controls and no `isolated`, got {options.policies!r}")
+        raise UsageError(
+            f"--policies: expected congestion controls and no `isolated`, got {options.policies!r}"
+        )
     results = _bulk_beside(options) if options.jobs else _bulk_alone(options, policies)
     if options.json:
         print(json.dumps({"schema": 1, "policies": [asdict(result) for result in results]}))

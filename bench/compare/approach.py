@@ -25,7 +25,7 @@ from mltcp.ebpf.congestion_controls import CONTROLS, MLTCP_CONTROLS, available
 from mltcp.ebpf.jobs import control_for
 from mltcp.ebpf.layout import KernelJob
 from mltcp.pacing.rate_law import CONSTANTS
-from placement.policies.catalogue import communication_policy, placement_names
+from placement.policies.catalogue import GATE_NAMES, communication_policy, placement_names
 
 PACED = ("dcqcn", "mltcp_dcqcn")
 """Policies under which a daemon on every host sets the rates; the congestion control only keeps connections full."""
@@ -187,7 +187,6 @@ def _classes(value: float, text: str) -> int:
 
 
 SCHEDULER_NAMES = Vocabulary("scheduler", ("themis", "pollux", *placement_names("[-K]")))
-GATE_NAMES = Vocabulary("gate", ("srsf-N", "ada-srsf", "ada-srsf-k"))
 
 
 @dataclass(frozen=True)

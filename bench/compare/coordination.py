@@ -155,7 +155,7 @@ def gated(
     pay no penalty beyond their shares (docs/results.md).
 
     Args:
-        policy: srsf-N, ada-srsf or ada-srsf-k.
+        policy: one of `placement.policies.catalogue.GATE_NAMES`.
         rate_bps: the rate of a link of speed 1.
         directory: where its socket is.
         speeds: of links that have another speed.

@@ -26,8 +26,8 @@ from placement.experiments.comparison import (
     pooled,
 )
 from placement.model.job import Job
-from placement.policies.catalogue import CommunicationPolicy
-from placement.policies.gate_state import POLICIES, gate_policy
+from placement.policies.catalogue import BY_RANK, GATE_NAMES, CommunicationPolicy
+from placement.policies.gate_state import gate_policy
 from placement.policies.schedulers.registry import GREEDY, named_scheduler
 from placement.policies.schedulers.scheduling_policy import (
     SCHEDULER_NAMES,
@@ -228,7 +228,7 @@ def placing_policy(
         UsageError: it is none, or a package is missing.
     """
     scheduler, *others = split_name(name)
-    gates = [each for each in others if POLICIES.find(each) is not None]
+    gates = [each for each in others if GATE_NAMES.find(each) is not None]
     rivals = [each for each in others if each in RIVALS]
     cassini = [each for each in others if each.partition("@")[0] == CASSINI]
     if max(len(gates), len(rivals), len(cassini)) > 1 or len(others) > len(gates) + len(rivals) + len(
@@ -239,6 +239,10 @@ def placing_policy(
             f"got {shown(name)}"
         )
     gate = gate_policy(gates[0]) if gates else None
+    if gate is not None and gate.rule == BY_RANK:
+        raise UsageError(
+            f"--policies: {shown(name)}: here a transfer is not taken back; {gate.name} is for live gates"
+        )
     rival = RIVALS[rivals[0]] if rivals else None
     if scheduler == IDEAL and not others:
         return None, None, None

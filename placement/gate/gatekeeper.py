@@ -4,7 +4,8 @@ An operation is admitted for its whole job when the first of its ranks asks, and
 operations of a job that are under way form one transfer: an operation that a rank asks for while it is sending joins
 the transfer without being decided on, as the simulator sends the next ready bucket without asking again. The transfer
 ends when all of its operations have ended. A rank that finishes before the others is decided on again for its next
-operation, unless no other job shares the links.
+operation, unless no other job shares the links. Where the policy grants links (SRTF-Yield), nothing joins the transfer
+of a job to which they are not granted any more.
 
 A transfer of which nothing is heard for much longer than it should take is stalled: it no longer counts as running, so
 that a job that is stopped holds up nobody else, and counts again as soon as one of its ranks is heard.
@@ -52,7 +53,7 @@ LONGEST_TURN_NS = 5_000_000_000
 """A transfer for which another user waits no longer counts as running after this time."""
 
 UNKNOWN_SERVICE = 1 << 62
-"""The SRSF rank of jobs whose remaining compute time is unknown: last."""
+"""The rank of jobs of which it is unknown what they have left: last."""
 
 MOST_OPERATIONS = 10_000
 """Most operations of one run at a time."""
@@ -108,6 +109,7 @@ class GateRun(Generic[Peer]):
 
     Attributes:
         user: whose turns it takes: the user of the rank that came first.
+        asked_bytes: of all operations that it has asked for.
         heard_ns: when one of its ranks last said something.
         turn_ns: when its running transfer began.
         charged_ns: until when that has been added to the user's time.
@@ -121,6 +123,7 @@ class GateRun(Generic[Peer]):
     user: GateUser
     connections: dict[int, int] = field(default_factory=dict)
     iterations: int = 0
+    asked_bytes: int = 0
     heard_ns: int = 0
     turn_ns: int = 0
     charged_ns: int = 0
@@ -261,7 +264,7 @@ class Gatekeeper(Generic[Peer]):
         self._hear(run, now_ns)
         run.iterations = max(run.iterations, ask.iterations)
         self._note_activity(run.user, now_ns)
-        must_go = self._may_join(run, rank)
+        must_go = self._may_join(run, rank, now_ns)
         operation = run.operations.get(key) or self._new(run, key, ask, now_ns)
         operation.ranks.add(rank)
         operation.unfinished.add(rank)
@@ -279,18 +282,32 @@ class Gatekeeper(Generic[Peer]):
         if len(run.operations) >= MOST_OPERATIONS:
             raise UsageError(f"operations: expected at most {MOST_OPERATIONS} at a time, got one more")
         self.counts.asked += 1
+        run.asked_bytes += ask.nbytes
         operation = run.operations[key] = GateOperation(ask.nbytes, ask.size, now_ns, next(self._orders))
         return operation
 
-    def _may_join(self, run: GateRun[Peer], rank: int) -> bool:
+    def _may_join(self, run: GateRun[Peer], rank: int, now_ns: int) -> bool:
         """Whether an operation of this rank joins the job's transfer without a decision."""
         if run.overdue:
             return run.must_not_wait()
         return self._state.is_running(run.number) and (
             run.must_not_wait()
             or self._is_alone(run)
-            or (run.is_sending_on(rank) and not self._another_user_waits(run))
+            or (
+                run.is_sending_on(rank)
+                and not self._another_user_waits(run)
+                and not self._yields(run, now_ns)
+            )
         )
+
+    def _yields(self, run: GateRun[Peer], now_ns: int) -> bool:
+        """Whether the links on which a run sends are granted to another one."""
+        return self._state.grants_links and run.number not in self._granted(now_ns)
+
+    def _granted(self, now_ns: int) -> frozenset[int]:
+        """The numbers of the runs to which links are granted, of those that wait or send."""
+        asking = [run for run in self._runs.values() if run.waiting() or self._state.is_running(run.number)]
+        return self._state.granted([run.number for run in self._in_order(asking, now_ns)])
 
     def _another_user_waits(self, run: GateRun[Peer]) -> bool:
         """Whether an operation of another user waits on the links of this run."""
@@ -437,11 +454,12 @@ class Gatekeeper(Generic[Peer]):
     # -- decisions ---------------------------------------------------------------------------------------------------
 
     def _admit(self, now_ns: int) -> list[Grant[Peer]]:
-        """Ask the policy about each waiting job, in the order of users and then in SRSF order, until it admits none.
+        """Ask the policy about each waiting job, in the order of users and then of rank, until it admits none.
 
         One more running transfer can make AdaDUAL accept another one, so all are asked again after an admission.
         """
         self._charge(now_ns)
+        granted = self._granted(now_ns) if self._state.grants_links else None
         going: list[Grant[Peer]] = []
         before = -1
         while len(going) != before:
@@ -452,20 +470,34 @@ class Gatekeeper(Generic[Peer]):
                 if any(user != run.user and links & waited_for[user] for user in waited_for):
                     continue  # it would overtake another user
                 nbytes = sum(operation.nbytes for operation in run.waiting())
-                if self._state.may_start(run.number, nbytes, now_ns):
+                may_ask = granted is None or run.number in granted
+                if may_ask and self._state.may_start(run.number, nbytes, now_ns):
                     going += self._join(run, now_ns)
                 else:
                     waited_for.setdefault(run.user, set()).update(links)
         return going
 
     def _waiting(self, now_ns: int) -> list[GateRun[Peer]]:
-        """The runs that wait and have no running transfer: by their users' turns, SRSF rank and order of asking."""
-        waiting = [
-            run for run in self._runs.values() if run.waiting() and not self._state.is_running(run.number)
-        ]
-        return sorted(
-            waiting, key=lambda run: (self._held.order(run.user), not _is_impatient(run, now_ns), _rank(run))
+        """The runs that wait and have no running transfer, in order."""
+        runs = self._runs.values()
+        return self._in_order(
+            [run for run in runs if run.waiting() and not self._state.is_running(run.number)], now_ns
         )
+
+    def _in_order(self, runs: list[GateRun[Peer]], now_ns: int) -> list[GateRun[Peer]]:
+        """Runs that have operations, by their users' turns, rank and order of asking."""
+        return sorted(
+            runs,
+            key=lambda run: (self._held.order(run.user), not _is_impatient(run, now_ns), self._rank(run)),
+        )
+
+    def _rank(self, run: GateRun[Peer]) -> tuple[float, int]:
+        left: float | None = run.job.service_left_ns(run.iterations)
+        if self._state.ranks_by_time:
+            of_iteration = run.asked_bytes // (run.iterations + 1)
+            left = run.job.time_left_ns(run.iterations, self._state.alone_ns(run.number, of_iteration))
+        first = min(operation.order for operation in run.waiting() or run.operations.values())
+        return (UNKNOWN_SERVICE if left is None else left, first)
 
     def _join(self, run: GateRun[Peer], now_ns: int, must_go: bool = False) -> list[Grant[Peer]]:
         """Admit all waiting operations of a run into its transfer, or into an overdue one that needs them to end."""
@@ -492,9 +524,3 @@ class Gatekeeper(Generic[Peer]):
 
 def _is_impatient(run: GateRun[Peer], now_ns: int) -> bool:
     return any(now_ns - each.asked_ns > PATIENCE_NS for each in run.waiting())
-
-
-def _rank(run: GateRun[Peer]) -> tuple[int, int]:
-    service = run.job.service_left_ns(run.iterations)
-    first = min(operation.order for operation in run.waiting())
-    return (UNKNOWN_SERVICE if service is None else service, first)

@@ -200,6 +200,17 @@ class GateJob:
             return None
         return max(0, self.iterations - finished) * self.compute_ns * self.gpus
 
+    def time_left_ns(self, finished: int, transfer_ns: float) -> float | None:
+        """The remaining time alone, by which SRTF-Yield ranks jobs; None: unknown.
+
+        Args:
+            finished: iterations.
+            transfer_ns: what the transfers of an iteration take.
+        """
+        if self.iterations is None:
+            return None
+        return max(0, self.iterations - finished) * (self.compute_ns + transfer_ns)
+
 
 @dataclass(frozen=True)
 class GateLinks:

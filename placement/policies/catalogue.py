@@ -115,6 +115,9 @@ COMMUNICATION_NAMES = Vocabulary(
     variants=tuple(_VARIANTS),
 )
 
+GATE_NAMES = Vocabulary("policy of a gate", ("srsf-N", "ada-srsf", "ada-srsf-k", "srtf-yield"))
+"""Those that a gate can enforce: it admits operations, and does not choose how large they are."""
+
 
 def placement_policy(name: str, kappa: int = 1) -> PlacementPolicy:
     """Look up a placement policy by its name without kappa; `kappa` is LWF's.

@@ -13,13 +13,18 @@ from fractions import Fraction
 
 import numpy as np
 
-from mltcp.core.policy_names import Vocabulary
 from placement.model.job import Contention
 from placement.model.state import JOB, LINK, PLACE
-from placement.policies.catalogue import CommunicationPolicy, communication_policy
-from placement.policies.communication import starts
+from placement.policies.catalogue import (
+    BY_RANK,
+    GATE_NAMES,
+    LIMITED,
+    REMAINING_TIME,
+    CommunicationPolicy,
+    communication_policy,
+)
+from placement.policies.communication import grant, starts
 
-POLICIES = Vocabulary("policy of a gate", ("srsf-N", "ada-srsf", "ada-srsf-k"))
 _MOST = 1 << 62
 
 
@@ -27,9 +32,9 @@ def gate_policy(name: str) -> CommunicationPolicy:
     """The communication policy of this name.
 
     Raises:
-        UsageError: the policy is unknown, or a gate cannot enforce it: it preempts, or ranks by more than service.
+        UsageError: the policy is unknown, or a gate cannot enforce it.
     """
-    return communication_policy(str(POLICIES.parse(name)))
+    return communication_policy(str(GATE_NAMES.parse(name)))
 
 
 @dataclass(slots=True)
@@ -73,6 +78,8 @@ class GateState:
         """Compile the policy before the first job needs it."""
         self.put(0, ("",))
         self.may_start(0, 1, 0)
+        if self.grants_links:
+            self.granted([0])
         self.remove(0)
 
     # -- jobs and links ----------------------------------------------------------------------------------------------
@@ -149,8 +156,32 @@ class GateState:
         self._settle(now_ns)
         return self._transfers[job].left
 
+    @property
+    def grants_links(self) -> bool:
+        """Whether links are granted to jobs, and taken back between two operations (SRTF-Yield)."""
+        return self._policy.rule == BY_RANK
+
+    @property
+    def ranks_by_time(self) -> bool:
+        """Whether jobs are ranked by their remaining time, and not by what they have left to compute."""
+        return self._policy.link_rank == REMAINING_TIME
+
+    def granted(self, asking: Sequence[int]) -> frozenset[int]:
+        """The jobs to which SRTF-Yield grants their links, of those that wait or send, in the order of rank."""
+        jobs, pending = self._jobs, np.zeros(len(self._jobs), np.int64)
+        pending[: len(asking)] = asking
+        jobs["granted"], jobs["mark"], self._link_records["granted"] = 0, 0, -1
+        jobs["rank"][pending[: len(asking)]] = np.arange(len(asking))
+        jobs["mark"][pending[: len(asking)]] = 1
+        # Nobody loses a grant: those before him have had theirs already.
+        grant(jobs, self._link_records, self._places, pending, len(asking), np.zeros(len(jobs), np.int64))
+        return frozenset(job for job in asking if jobs["granted"][job])
+
     def may_start(self, job: int, nbytes: int, now_ns: int) -> bool:
-        """Whether the policy admits a transfer of this size of the job now."""
+        """Whether the policy admits a transfer of this size of the job now.
+
+        Of one that grants links: whether those of the job are free.
+        """
         self._settle(now_ns)
         left = self._left
         for number, transfer in self._transfers.items():
@@ -159,9 +190,10 @@ class GateState:
         above, below = self._acceptance_ratio
         self._acceptance[job] = min(_MOST, nbytes * below // above)
         policy = self._policy
+        rule, limit = (LIMITED, 1) if self.grants_links else (policy.rule, policy.limit)
         return bool(
             starts(
-                policy.rule, policy.limit, self._jobs, self._link_records, self._places, self._costs,
+                rule, limit, self._jobs, self._link_records, self._places, self._costs,
                 self._acceptance, job,
             )
         )  # fmt: skip

@@ -32,7 +32,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command = add_command(commands, "gate", execute, _EXAMPLES)
     command.add_argument("--listen", required=True, metavar="ADDRESS", help="unix:/path or host:port")
     command.add_argument(
-        "--policy", default="ada-srsf", help="srsf-N, ada-srsf or ada-srsf-k (default ada-srsf)"
+        "--policy", default="ada-srsf", help="srsf-N, ada-srsf, ada-srsf-k or srtf-yield (default ada-srsf)"
     )
     command.add_argument(
         "--links", type=Path, metavar="FILE", help="descriptions of jobs and links, JSON (see below)"

@@ -76,7 +76,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--gate",
         metavar="ADDRESS[,POLICY]",
-        help="run a gate for all-reduces too: srsf-N, ada-srsf or ada-srsf-k (default ada-srsf)",
+        help="run a gate for all-reduces too: srsf-N, ada-srsf, ada-srsf-k or srtf-yield (default ada-srsf)",
     )
     _add_engine(command.add_argument_group("engine"))
     _add_classes(command.add_argument_group("traffic classes of the engine's jobs (docs/service.md)"))

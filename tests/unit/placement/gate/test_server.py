@@ -441,7 +441,11 @@ def test_the_command_serves_until_it_is_told_to_stop(address):
     ("arguments", "status", "text"),
     [
         (["--policy", "fair"], 2, "policy of a gate: expected"),
-        (["--policy", "srtf-yield"], 2, "srsf-N, ada-srsf, ada-srsf-k (N: 1 to 1000000), got 'srtf-yield'"),
+        (
+            ["--policy", "srtf-1"],
+            2,
+            "srsf-N, ada-srsf, ada-srsf-k, srtf-yield (N: 1 to 1000000), got 'srtf-1'",
+        ),
         (["--listen", "nowhere"], 2, "unix:/path or host:port"),
         (["--listen", "unix:/proc/gate"], 1, "cannot listen at unix:/proc/gate"),
         (["--links", "/nonexistent"], 2, "/nonexistent: No such file"),

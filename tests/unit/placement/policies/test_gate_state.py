@@ -126,7 +126,36 @@ def test_links_count_what_runs_on_them_whatever_happens(steps):
                 assert found.may_start(other, 10, now_ns) == (busiest < 2)
 
 
-@pytest.mark.parametrize("name", ["srtf-yield", "srtf-1", "ada-srsf:layered", "srsf-0", "srsf-", "fair"])
+@given(st.lists(st.sets(st.sampled_from("abcd"), max_size=3), min_size=1, max_size=7), st.data())
+def test_srtf_yield_grants_links_in_the_order_of_rank_to_those_that_share_none_with_who_has_been_granted(
+    places, data
+):
+    found = state("srtf-yield")
+    for job, links in enumerate(places):
+        found.put(job, sorted(links))
+    asking = data.draw(st.lists(st.sampled_from(range(len(places))), unique=True))
+    for sending in data.draw(st.sets(st.sampled_from(asking or [0]))):
+        found.start(sending, 1000, 0)
+    expected, taken = set(), set()
+    for job in asking:
+        if not places[job] & taken:
+            expected.add(job)
+            taken |= places[job]
+    assert found.granted(asking) == expected
+
+
+def test_srtf_yield_starts_on_free_links_only():
+    found = state("srtf-yield")
+    started(found, 1000, links=("a", "b"))
+    found.put(1, ("b",))
+    found.put(2, ("c",))
+    assert not found.may_start(1, 1, 0)
+    assert found.may_start(2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "name", ["srtf-yield:whole", "srtf-1", "ada-srsf:layered", "srsf-0", "srsf-", "fair"]
+)
 def test_policies_that_a_gate_cannot_enforce_are_refused(name):
     with pytest.raises(UsageError, match=r"srsf"):
         gate_policy(name)
