@@ -401,7 +401,10 @@ def test_a_trace_is_placed_under_every_policy_and_control_and_kept(capsys, tmp_p
         (("--trace", "none"), "set: expected a file or one of"),
         (("--policies", "themis+srsf-1+ada-srsf"), "--policies: expected SCHEDULER, with +cassini"),
         (("--policies", "ideal+srsf-1"), "scheduler: expected themis"),
-        (("--policies", "lwf-1+srtf-yield"), "--policies: 'lwf-1+srtf-yield': here a transfer is not taken back"),
+        (
+            ("--policies", "lwf-1+srtf-yield"),
+            "--policies: 'lwf-1+srtf-yield': here a transfer is not taken back",
+        ),
         (("--policies", "themis+colour"), "--policies: expected SCHEDULER, with +cassini"),
         (("--policies", "colour"), "scheduler: expected themis"),
         (("--control", "vegas"), "control: expected reno"),
