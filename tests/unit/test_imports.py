@@ -72,7 +72,7 @@ LAYERS = {
         *("model", "cassini", "policies", "traces", "simulator", "learning", "experiments", "plots"),
         *("gate", "engines", "service", "client", "cli"),
     ),
-    "placement.policies": ("catalogue", "placing", "slot_pool", "communication", "schedulers"),
+    "placement.policies": ("catalogue", "least_delay", "placing", "slot_pool", "communication", "schedulers"),
     "placement.simulator": (
         *("outcome", "exact", "network", "published", "flows", "fluid", "parameter_server"),
         *("scheduled_job", "cluster_run", "rates", "rivals"),

@@ -260,7 +260,7 @@ class TestCompare:
             (["--policies", ","], "one or more"),
             (["--policies", "lwf+srsf-1,lwf-1+srsf-1"], "got lwf-1+srsf-1@published twice"),
             (["--policies", "lwf+srsf-1@wrong"], "exact, published, published-defect"),
-            (["--policies", "random-2+srsf-1"], "lwf[-K] (K: 1 to 1000000), got 'random-2'"),
+            (["--policies", "random-2+srsf-1"], "lwf[-K], least-delay (K: 1 to 1000000), got 'random-2'"),
             (["--baseline", "lwf-9+srsf-1"], "--baseline: expected one of lwf-1+srsf-1@published"),
             (["--scale", "10"], "only --fresh has one"),
             (["--processes", "0"], "--processes: expected 1 or more, got 0"),
