@@ -492,10 +492,12 @@ class Gatekeeper(Generic[Peer]):
         )
 
     def _rank(self, run: GateRun[Peer]) -> tuple[float, int]:
-        left: float | None = run.job.service_left_ns(run.iterations)
+        left: float | None
         if self._state.ranks_by_time:
             of_iteration = run.asked_bytes // (run.iterations + 1)
             left = run.job.time_left_ns(run.iterations, self._state.alone_ns(run.number, of_iteration))
+        else:
+            left = run.job.service_left_ns(run.iterations)
         first = min(operation.order for operation in run.waiting() or run.operations.values())
         return (UNKNOWN_SERVICE if left is None else left, first)
 

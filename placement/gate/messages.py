@@ -196,9 +196,8 @@ class GateJob:
 
     def service_left_ns(self, finished: int) -> int | None:
         """The remaining compute time, summed over its workers, by which SRSF ranks jobs (IV-A); None: unknown."""
-        if self.iterations is None:
-            return None
-        return max(0, self.iterations - finished) * self.compute_ns * self.gpus
+        left = self._iterations_left(finished)
+        return None if left is None else left * self.compute_ns * self.gpus
 
     def time_left_ns(self, finished: int, transfer_ns: float) -> float | None:
         """The remaining time alone, by which SRTF-Yield ranks jobs; None: unknown.
@@ -207,9 +206,11 @@ class GateJob:
             finished: iterations.
             transfer_ns: what the transfers of an iteration take.
         """
-        if self.iterations is None:
-            return None
-        return max(0, self.iterations - finished) * (self.compute_ns + transfer_ns)
+        left = self._iterations_left(finished)
+        return None if left is None else left * (self.compute_ns + transfer_ns)
+
+    def _iterations_left(self, finished: int) -> int | None:
+        return None if self.iterations is None else max(0, self.iterations - finished)
 
 
 @dataclass(frozen=True)

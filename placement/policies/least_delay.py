@@ -19,13 +19,13 @@ _ON_GPUS, _ON_LINKS, _ON_UPLINKS = range(3)
 _FOR_GOOD = 1 << 62
 """The stamp of a job that counts no more: it is met where the job will be."""
 
-_MOST = 1 << 62
+_LAST = 1 << 62
+"""The delay of a GPU without enough memory."""
 
 
 class Asked(NamedTuple):
     """A job for which GPUs are chosen."""
 
-    memory: int
     left: int  # what it has left, alone
     sends: bool  # whether it will be on several servers
     crosses: bool  # whether it will be in several racks
@@ -46,8 +46,8 @@ def choose_least_delay(there: Occupancy, job: int, chosen: np.ndarray) -> bool:
     of_racks = _of_racks(there.servers, room)
     sends = room.max() < wanted
     left = record.iterations_left * (record.compute + (record.transfer if sends else 0))
-    asked = Asked(record.memory, left, sends, of_racks.max() < wanted)
-    order = _by_delay(there, asked)
+    asked = Asked(left, sends, of_racks.max() < wanted)
+    order = _by_delay(there, record.memory, left)
     met = np.zeros((3, len(there.jobs)), np.bool_)
     found = 0
     while found < wanted:
@@ -85,15 +85,15 @@ def _of_racks(servers: Records, room: np.ndarray) -> np.ndarray:
 
 
 @compiled_with_arrays
-def _by_delay(there: Occupancy, asked: Asked) -> np.ndarray:
+def _by_delay(there: Occupancy, memory: int, left: int) -> np.ndarray:
     """The GPUs of each server, those with enough memory first, and of these those with the least delay."""
     gpus, servers = there.gpus, there.servers
     delays, seen = np.zeros(len(gpus), np.int64), np.zeros(len(there.jobs), np.int64)
     order = np.arange(len(gpus))
     for gpu in range(len(gpus)):
-        delays[gpu] = _delay(there, order[gpu : gpu + 1], _ON_GPUS, asked.left, seen, gpu + 1)
-        if gpus[gpu].memory_left < asked.memory:
-            delays[gpu] = _MOST
+        delays[gpu] = _delay(there, order[gpu : gpu + 1], _ON_GPUS, left, seen, gpu + 1)
+        if gpus[gpu].memory_left < memory:
+            delays[gpu] = _LAST
     for server in range(len(servers)):
         first = servers[server].first_gpu
         own = delays[first : first + servers[server].gpus]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from placement.model.state import GPU, JOB, SERVER, WORKER, Occupancy, Records
-from placement.policies.catalogue import SEE_NEIGHBOURS
 from placement.policies.placing import choose
 
 UNACCOUNTED_MB = 1 << 40
@@ -48,6 +48,14 @@ class Holder:
 
     slots: tuple[int, ...]
     left_ns: int
+
+
+class Neighbours(NamedTuple):
+    """Who is on the slots of a pool, as `Occupancy` has it; the first job is the one that asks."""
+
+    jobs: Records
+    workers: Records
+    hosted: np.ndarray
 
 
 class SlotPool:
@@ -175,7 +183,7 @@ class SlotPool:
         request: SlotRequest,
         first_server: int = 0,
         left_ns: int = 0,
-        holders: Sequence[Holder] = (),
+        neighbours: Neighbours | None = None,
     ) -> tuple[int, ...] | None:
         """The slots that a compiled policy chooses; None if too few satisfy the request.
 
@@ -187,14 +195,14 @@ class SlotPool:
                 servers it takes the first.
             left_ns: the time for which the job itself will have them. This and the next are for the rules in
                 `catalogue.SEE_NEIGHBOURS`.
-            holders: the jobs that hold slots.
+            neighbours: of all jobs that hold slots.
         """
         view = self._view(request)
         shown, own = view, request
         if request.per_server:
             shown = self._first_usable(view, request)
             own = replace(request, count=request.count // request.per_server)
-        jobs, workers, hosted = self._neighbours(holders if rule in SEE_NEIGHBOURS else ())
+        jobs, workers, hosted = neighbours or self.neighbours(())
         jobs[0]["gpus"], jobs[0]["memory"], jobs[0]["compute"] = own.count, own.memory_mb, left_ns
         chosen = np.zeros(own.count, np.int64)
         gpus, servers, begin = shown, self.servers, 0
@@ -207,8 +215,8 @@ class SlotPool:
         slots = tuple(sorted(int(slot + begin) % len(gpus) for slot in chosen))
         return self._whole(slots, view, request) if request.per_server else slots
 
-    def _neighbours(self, holders: Sequence[Holder]) -> tuple[Records, Records, np.ndarray]:
-        """Records of the job itself and of those that hold slots, the workers of these, and who is on each slot."""
+    def neighbours(self, holders: Sequence[Holder]) -> Neighbours:
+        """The records of the jobs that hold slots, for `choose`, for as long as they hold them."""
         jobs = np.zeros(1 + len(holders), JOB)
         workers = np.zeros(len(jobs), WORKER)
         workers["job"] = np.arange(len(jobs))
@@ -224,7 +232,7 @@ class SlotPool:
             jobs[number]["places"] = len(servers) + (racks if racks > 1 else 0) if len(servers) > 1 else 0
             hosted[slots, count[slots]] = number
             count[slots] += 1
-        return jobs, workers, hosted
+        return Neighbours(jobs, workers, hosted)
 
     def _first_usable(self, view: Records, request: SlotRequest) -> Records:
         """The records in which every server with enough usable slots has one, and the others have none."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placement.model.cluster import Cluster
-from placement.policies.catalogue import PlacementPolicy
+from placement.policies.catalogue import SEE_NEIGHBOURS, PlacementPolicy
 from placement.policies.schedulers.scheduler import CANDIDATES, Assignment, JobView, Untimed
 from placement.policies.slot_pool import Holder, SlotPool, SlotRequest
 
@@ -33,24 +33,26 @@ class GreedyScheduler(Untimed):
         self, cluster: Cluster, now_ns: int, jobs: Sequence[JobView], most: int = CANDIDATES
     ) -> tuple[Assignment, ...]:
         """See `Scheduler.candidates`."""
-        pool = SlotPool()
+        pool, rule = SlotPool(), self.placement.rule
         servers = cluster.servers
         pool.add([len(each.gpus) for each in servers], [0] * len(servers), [each.switch for each in servers])
         assigned: dict[str, tuple[int, ...]] = {}
         holders = []
         for job in jobs:
             if job.gpus:
-                pool.occupy(job.gpus, _request(job), _work_ns(job))
                 holders.append(Holder(job.gpus, _work_ns(job)))
+                pool.occupy(job.gpus, _request(job), holders[-1].left_ns)
                 assigned[job.name] = job.gpus
         for job in sorted((job for job in jobs if not job.gpus), key=_rank):
-            chosen = None
+            chosen, work_ns = None, _work_ns(job)
             if job.gpus_wanted <= pool.free:
-                rule, kappa = self.placement.rule, self.placement.kappa
-                chosen = pool.choose(rule, kappa, _request(job), left_ns=_work_ns(job), holders=holders)
+                neighbours = pool.neighbours(holders) if rule in SEE_NEIGHBOURS else None
+                chosen = pool.choose(
+                    rule, self.placement.kappa, _request(job), left_ns=work_ns, neighbours=neighbours
+                )
             if chosen is not None:
-                pool.occupy(chosen, _request(job), _work_ns(job))
-                holders.append(Holder(chosen, _work_ns(job)))
+                pool.occupy(chosen, _request(job), work_ns)
+                holders.append(Holder(chosen, work_ns))
                 assigned[job.name] = chosen
         return (assigned,)
 

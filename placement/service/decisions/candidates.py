@@ -52,9 +52,9 @@ def _by_compiled(
     registry: Registry, job: JobRecord, policy: PlacementPolicy, most: int
 ) -> Iterator[tuple[int, ...]]:
     pool, request = registry.pool(job), registry.slot_request(job)
-    holders = _holders(registry, job) if policy.rule in SEE_NEIGHBOURS else []
+    neighbours = pool.neighbours(_holders(registry, job)) if policy.rule in SEE_NEIGHBOURS else None
     for first in _beginnings(registry, job, most):
-        slots = pool.choose(policy.rule, policy.kappa, request, first, job.work_ns, holders)
+        slots = pool.choose(policy.rule, policy.kappa, request, first, job.work_ns, neighbours)
         if slots is None:
             return
         yield slots

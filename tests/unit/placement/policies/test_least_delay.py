@@ -50,7 +50,7 @@ def test_a_job_is_on_as_few_servers_as_can_be_whoever_is_there(counts, data):
     if not free:
         return
     wanted = data.draw(st.integers(1, len(free)))
-    chosen = made.choose(LEAST_DELAY, 1, SlotRequest(wanted), left_ns=50, holders=holders)
+    chosen = made.choose(LEAST_DELAY, 1, SlotRequest(wanted), left_ns=50, neighbours=made.neighbours(holders))
     assert len(chosen) == len({*chosen} & {*free}) == wanted
     rooms = sorted((made.free_of(server) for server in range(len(counts))), reverse=True)
     fewest = next(number for number in range(1, len(rooms) + 1) if sum(rooms[:number]) >= wanted)

@@ -43,11 +43,11 @@ def test_from_another_server_on_the_same_policy_gives_another_of_its_equals():
 def test_a_turned_choice_is_of_free_slots_that_differ(rule, first_server):
     made = pool(3, 0, 2, 4)
     made.occupy((1, 6), SlotRequest(2), 5)
-    holders = [Holder((1, 6), 5)]
-    chosen = made.choose(rule, 1, SlotRequest(6), first_server, 5, holders)
+    neighbours = made.neighbours([Holder((1, 6), 5)])
+    chosen = made.choose(rule, 1, SlotRequest(6), first_server, 5, neighbours)
     assert len(set(chosen)) == 6
     assert not {1, 6} & set(chosen)
-    assert made.choose(rule, 1, SlotRequest(8), first_server, 5, holders) is None
+    assert made.choose(rule, 1, SlotRequest(8), first_server, 5, neighbours) is None
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,12 @@ def test_least_delay_shares_links_with_few_and_with_those_that_end_soon(held, co
     for slots, left_ns in held.items():
         made.occupy(slots, SlotRequest(len(slots)), left_ns)
     holders = [Holder(slots, left_ns) for slots, left_ns in held.items()]
-    assert made.choose(catalogue.LEAST_DELAY, 1, SlotRequest(count), left_ns=100, holders=holders) == expected
+    assert (
+        made.choose(
+            catalogue.LEAST_DELAY, 1, SlotRequest(count), left_ns=100, neighbours=made.neighbours(holders)
+        )
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +99,12 @@ def test_least_delay_keeps_to_racks_and_counts_who_uses_their_uplinks(held, coun
     for slots, left_ns in held.items():
         made.occupy(slots, SlotRequest(len(slots)), left_ns)
     holders = [Holder(slots, left_ns) for slots, left_ns in held.items()]
-    assert made.choose(catalogue.LEAST_DELAY, 1, SlotRequest(count), left_ns=100, holders=holders) == expected
+    assert (
+        made.choose(
+            catalogue.LEAST_DELAY, 1, SlotRequest(count), left_ns=100, neighbours=made.neighbours(holders)
+        )
+        == expected
+    )
 
 
 def test_gpus_are_exclusive_unless_both_jobs_share():
