@@ -1,7 +1,6 @@
 """The order of admissions, and that no rank waits for ever."""
 
 from collections import Counter
-from fractions import Fraction
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,62 +9,10 @@ from hypothesis import strategies as st
 from mltcp.core.accounts import NAMELESS
 from mltcp.core.errors import UsageError
 from placement.gate import gatekeeper
-from placement.gate.gatekeeper import GRACE_NS, PATIENCE_NS, STALLED_NS, Gatekeeper
-from placement.gate.messages import Ask, GateJob
+from placement.gate.gatekeeper import GRACE_NS, PATIENCE_NS, STALLED_NS
+from placement.gate.messages import Ask
 from placement.gate.turns import GateUser
-from placement.model.job import Contention
-from placement.policies.gate_state import GateState, gate_policy
-
-WORLD = 7
-CONTENTION = Contention(Fraction(0), Fraction(1), Fraction(0))
-"""AdaDUAL's acceptance is 1/2."""
-
-
-def _user(job):
-    """Jobs are one user's, or that of the user before the underscore."""
-    name = job.rpartition("_")[0]
-    return GateUser(name, name)
-
-
-def _run(job):
-    return (job, "", _user(job).name)
-
-
-class Gate:
-    """A gatekeeper whose peers are pairs of job and rank, and the pairs that were admitted."""
-
-    def __init__(self, policy="srsf-1", **ranks):
-        self.keeper = Gatekeeper(GateState(gate_policy(policy), CONTENTION))
-        self.now_ns = 0
-        self.gone = []
-        for job, count in ranks.items():
-            for rank in range(count):
-                self.keeper.enter(_run(job), rank, _user(job))
-
-    def _go(self, going):
-        self.gone += [(*go.peer, go.key[1]) for go in going]
-        return {go.peer for go in going}
-
-    def ask(self, job, rank, number=1, nbytes=1000, size=2, iterations=0, group=WORLD):
-        ask = Ask(group, number, nbytes, size, iterations)
-        return self._go(self.keeper.ask(_run(job), rank, ask, (job, rank), self.now_ns))
-
-    def done(self, job, rank, number=1, group=WORLD):
-        return self._go(self.keeper.done(_run(job), rank, (group, number), self.now_ns))
-
-    def leave(self, job, rank):
-        return self._go(self.keeper.leave(_run(job), rank, self.now_ns))
-
-    def expire(self, later_ns):
-        self.now_ns += later_ns
-        return self._go(self.keeper.expire(self.now_ns))
-
-    def describe(self, job, **known):
-        return self._go(self.keeper.describe(GateJob(job, **known), self.now_ns))
-
-    def whole(self, job, number=1, **asked):
-        for rank in range(2):
-            self.ask(job, rank, number, **asked)
+from tests.unit.placement.gate.gates import WORLD, Gate, run_of, user_of
 
 
 def test_the_first_rank_decides_for_all_of_them():
@@ -157,73 +104,6 @@ def test_buckets_that_follow_while_one_is_under_way_are_the_same_transfer():
     assert gate.ask("a", 1, 2) == {("a", 1)}
     gate.done("a", 0, 2)
     assert gate.done("a", 1, 2) == {("b", 0)}
-
-
-def long_and_short(policy):
-    """Two jobs on a link; the long one sends a bucket."""
-    gate = Gate(policy, long=2, short=2)
-    gate.describe("long", iterations=10, compute_ns=100)
-    gate.describe("short", iterations=5, compute_ns=100)
-    gate.whole("long", 1)
-    return gate
-
-
-@pytest.mark.parametrize(("policy", "goes"), [("srsf-1", {("long", 0)}), ("srtf-yield", set())])
-def test_under_srtf_yield_a_job_stops_at_the_end_of_a_bucket_for_one_with_less_time_left(policy, goes):
-    gate = long_and_short(policy)
-    assert gate.ask("long", 0, 2) == {("long", 0)}, "nobody else asks"
-    assert gate.ask("long", 1, 2) == {("long", 1)}
-    assert gate.ask("short", 0) == set()
-    assert gate.ask("long", 0, 3) == goes
-
-
-def test_who_yields_goes_on_when_the_other_has_sent():
-    gate = long_and_short("srtf-yield")
-    gate.ask("short", 0)
-    gate.ask("short", 1)
-    assert gate.ask("long", 0, 2) == gate.ask("long", 1, 2) == set()
-    assert gate.done("long", 0, 1) == set()
-    assert gate.done("long", 1, 1) == {("short", 0), ("short", 1)}
-    assert gate.done("short", 0) == set()
-    assert gate.done("short", 1) == {("long", 0), ("long", 1)}
-
-
-def test_who_has_less_time_left_does_not_yield_and_is_next():
-    gate = Gate("srtf-yield", short=2, long=2)
-    gate.describe("long", iterations=10, compute_ns=100)
-    gate.describe("short", iterations=5, compute_ns=100)
-    gate.whole("short", 1)
-    gate.ask("long", 0)
-    assert gate.ask("short", 0, 2) == {("short", 0)}
-
-
-def test_an_operation_that_ranks_are_missing_from_is_never_held():
-    gate = long_and_short("srtf-yield")
-    assert gate.ask("long", 0, 2) == {("long", 0)}
-    gate.whole("short")
-    assert gate.ask("long", 1, 2) == {("long", 1)}, "rank 0 is in it"
-
-
-def test_the_time_left_counts_what_an_iteration_sends():
-    """A byte takes a nanosecond: 10 x (100 + 2000) against 10 x (1500 + 500)."""
-    gate = Gate("srtf-yield", first=2, computes=2, sends=2)
-    gate.describe("sends", iterations=10, compute_ns=100)
-    gate.describe("computes", iterations=10, compute_ns=1500)
-    gate.whole("first")
-    gate.whole("sends", nbytes=2000)
-    gate.whole("computes", nbytes=500)
-    gate.done("first", 0)
-    assert gate.done("first", 1) == {("computes", 0), ("computes", 1)}
-
-
-def test_links_of_a_job_that_has_to_wait_are_not_kept_free_for_it():
-    """On links x, x and y, y: who has to wait for x is not granted y."""
-    gate = Gate("srtf-yield", one=2, two=2, three=2)
-    for job, links, left in (("one", ("x",), 1), ("two", ("x", "y"), 2), ("three", ("y",), 3)):
-        gate.describe(job, links=links, iterations=left, compute_ns=100)
-    gate.whole("one", nbytes=0)
-    assert gate.ask("two", 0, nbytes=0) == set()
-    assert gate.ask("three", 0, nbytes=0) == {("three", 0)}
 
 
 def test_a_rank_that_is_done_asks_anew_and_lets_others_in_between():
@@ -484,7 +364,7 @@ def test_a_stalled_job_that_loses_its_ranks_leaves_nothing_behind():
     gate.leave("a", 0)
     assert gate.ask("b", 0) == {("b", 0)}
     gate.leave("a", 1)
-    assert [run.name for run in gate.keeper.runs] == [_run("b")]
+    assert [run.name for run in gate.keeper.runs] == [run_of("b")]
 
 
 def test_a_run_that_stalled_and_ended_starts_afresh():
@@ -651,14 +531,14 @@ def test_a_user_has_so_many_runs_and_users_without_a_name_so_many_of_all(monkeyp
     monkeypatch.setattr(gatekeeper, "MOST_RUNS_OF_USER", 3)
     monkeypatch.setattr(gatekeeper, "MOST_RUNS", 8)
     gate = Gate(a_1=1, a_2=1, a_3=1)
-    gate.keeper.enter(_run("a_1"), 1, _user("a_1"))
+    gate.keeper.enter(run_of("a_1"), 1, user_of("a_1"))
     with pytest.raises(UsageError, match="at most 3 of a, got one more"):
-        gate.keeper.enter(_run("a_4"), 0, _user("a_4"))
+        gate.keeper.enter(run_of("a_4"), 0, user_of("a_4"))
     for uid in range(3):
         gate.keeper.enter(("n", "", str(uid)), 0, GateUser(str(uid), NAMELESS))
     with pytest.raises(UsageError, match="at most 6 of all users"):
         gate.keeper.enter(("n", "", "4"), 0, GateUser("4", NAMELESS))
-    gate.keeper.enter(_run("b_1"), 0, _user("b_1"))
+    gate.keeper.enter(run_of("b_1"), 0, user_of("b_1"))
     gate.leave("a_1", 0)
     gate.leave("a_1", 1)
-    gate.keeper.enter(_run("a_4"), 0, _user("a_4"))
+    gate.keeper.enter(run_of("a_4"), 0, user_of("a_4"))
