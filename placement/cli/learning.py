@@ -26,7 +26,7 @@ from placement.model.throughput_table import (
     published_table,
     read_table,
 )
-from placement.policies.schedulers.contention.learned.checkpoint import SHIPPED, Checkpoint
+from placement.policies.schedulers.contention.learned.checkpoint import SHIPPED, Checkpoint, mean_of
 from placement.policies.schedulers.contention.rule import NAMES
 from placement.simulator.rates.rounds.run import GPUS, NODES, RoundsSettings
 from placement.traces.contention import JOBS, MIXES, ContentionTrace, read_trace
@@ -52,6 +52,7 @@ examples:
   mltcp-placement learn -o policy --stops --restart-cost 30
   mltcp-placement learn -o better --guide policy/policy.npz        imitates simulations in which this policy decides
   mltcp-placement learn -o more --from policy/policy.npz --nodes 8 goes on from this policy
+  mltcp-placement learn -o mean --from more-*/policy.npz --imitate 0   the mean of several
 
 The policy starts jobs that slow each other down (see mltcp-placement jobs --workload contention --help), one start a
 step, on clusters of any size. It first imitates what simulations say of each step, and may then go on by proximal
@@ -102,10 +103,12 @@ def _add_learn(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     command.add_argument(
         "--from",
-        dest="start",
+        dest="starts",
         type=Path,
+        nargs="+",
         metavar="FILE",
-        help="a policy.npz to go on from, half way to what is learned in one part (default: a new network)",
+        help="a policy.npz to go on from, half way to what is learned in one part (default: a new network); "
+        "of several that went on from one policy, their mean",
     )
     command.add_argument("--tensorboard", type=Path, metavar="DIR", help="for a log of the training")
     command.add_argument("--json", action="store_true", help="what was trained, as one JSON document")
@@ -117,9 +120,10 @@ def learn(options: argparse.Namespace) -> int:
 
     worlds = parse_worlds(options, options.stops, options.at_once)
     settings = TrainingSettings(seed=options.seed, imitated=options.imitate, steps=options.steps)
-    if options.start is not None:
+    starts = [Checkpoint.load(path) for path in options.starts or ()]
+    if starts:
         settings = replace(settings, parts=1)
-    if not (options.imitate or options.steps):
+    if not (options.imitate or options.steps or len(starts) > 1):
         raise UsageError("--imitate and --steps: expected one of them above 0, got 0 and 0")
     with progress_bar(1000) as bar:
 
@@ -127,7 +131,8 @@ def learn(options: argparse.Namespace) -> int:
             text = what if score is None else f"{what}: {score:.3f} of the imitator"
             bar.remaining(text, 1000 - 1000 * done // most)
 
-        guide, start = (each and Checkpoint.load(each) for each in (options.guide, options.start))
+        guide = options.guide and Checkpoint.load(options.guide)
+        start = mean_of(starts) if starts else None
         checkpoint = train(worlds, settings, options.output, tell, options.tensorboard, guide, start)
     told = dict(checkpoint.header.training)
     if options.json:

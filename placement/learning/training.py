@@ -29,6 +29,7 @@ from placement.policies.schedulers.contention.learned.checkpoint import (
     CheckpointHeader,
     Layers,
     digest_of_table,
+    mean_layers,
 )
 from placement.policies.schedulers.contention.learned.learned import network_of
 from placement.policies.schedulers.contention.learned.step_rows import NUMBERS, WIDTH
@@ -104,14 +105,7 @@ class StepPolicy(torch.nn.Module):
 
     def mix(self, layers: Layers) -> None:
         """Take the mean of these layers and its own (Wortsman et al., CVPR 2022): less is forgotten."""
-        own = self.layers()
-        half = np.float32(0.5)
-        self.set_layers(
-            tuple(
-                (half * (one[0] + other[0]), half * (one[1] + other[1]))
-                for one, other in zip(layers, own, strict=True)
-            )
-        )
+        self.set_layers(mean_layers([layers, self.layers()]))
 
     @property
     def _linear(self) -> tuple[torch.nn.Linear, ...]:

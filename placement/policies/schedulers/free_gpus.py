@@ -30,6 +30,8 @@ class FreeGpus:
         owners = gpu_owners(cluster, held)
         self.sizes = tuple(len(server.gpus) for server in cluster.servers)
         self._by_node: list[list[int]] = [[] for _ in cluster.servers]
+        switches = list(dict.fromkeys(server.switch for server in cluster.servers))
+        self._racks = np.array([switches.index(server.switch) for server in cluster.servers], np.int64)
         for gpu, (node, _) in enumerate(cluster.gpus):
             if gpu not in owners:
                 self._by_node[node].append(gpu)
@@ -71,8 +73,23 @@ class FreeGpus:
         return tuple(sorted(taken))
 
     def take_room(self, gpus: int) -> tuple[int, ...] | None:
-        """Take GPUs on one node if one has room, and else across nodes; None if there are too few."""
-        return self.take(gpus, cross_node=False) or self.take(gpus, cross_node=True)
+        """Take GPUs on one node if one has room, else in as few racks as will do; None if there are too few."""
+        on_one_node = self.take(gpus, cross_node=False)
+        return on_one_node or (self._take_in_racks(gpus) if gpus <= self.total else None)
+
+    def _take_in_racks(self, gpus: int) -> tuple[int, ...]:
+        """Of the tightest rack with room for what is missing, or all that the roomiest one has, and so on."""
+        missing, counts = gpus, np.zeros_like(self._left)
+        while missing:
+            of_racks = np.bincount(self._racks, self._left).astype(np.int64)
+            roomy = np.flatnonzero(of_racks >= missing)
+            rack = roomy[of_racks[roomy].argmin()] if len(roomy) else of_racks.argmax()
+            inside = np.where(self._racks == rack, self._left, 0)
+            self._take(inside, min(missing, int(of_racks[rack])), 1, self._taken)
+            self._left -= self._taken
+            counts += self._taken
+            missing -= int(self._taken.sum())
+        return self._lowest(counts.tolist())
 
 
 def largest_node(cluster: Cluster) -> int:

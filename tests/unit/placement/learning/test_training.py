@@ -14,7 +14,7 @@ from placement.learning.lessons import watch, weigh_by_rule
 from placement.learning.training import train
 from placement.learning.training_folder import TrainingSettings
 from placement.model.throughput_table import TableModel, published_table
-from placement.policies.schedulers.contention.learned.checkpoint import Checkpoint
+from placement.policies.schedulers.contention.learned.checkpoint import Checkpoint, mean_of
 from placement.policies.schedulers.contention.learned.step_rows import WIDTH
 from placement.policies.schedulers.contention.look_ahead import NEVER, PLACE, WAIT, simulated
 from placement.policies.schedulers.contention.rule import find_rule
@@ -106,6 +106,22 @@ def test_a_policy_goes_on_from_another_in_small_steps(tmp_path):
     assert 0 < apart(more, start) < 0.05 < apart(more, new)
     with pytest.raises(UsageError, match=r"--from: expected layers of \(43, 8\), got \(43, 16\)"):
         train([runs], replace(settings, hidden=8), tmp_path / "other", start=start)
+
+
+def test_the_mean_of_policies(tmp_path, capsys):
+    one, other, narrow = drawn(RUNS, 1, hidden=64), drawn(RUNS, 2, hidden=64), drawn(RUNS)
+    for name, each in (("one", one), ("other", other), ("narrow", narrow)):
+        each.save(tmp_path / f"{name}.npz")
+    learn = ["learn", "-o", str(tmp_path / "mean"), "--imitate", "0", "--from"]
+    assert cli.main([*learn, str(tmp_path / "one.npz"), str(tmp_path / "other.npz"), "--json"]) == 0
+    mean = mean_of([one, other])
+    assert json.loads(capsys.readouterr().out)["from"] == mean.digest
+    kept = Checkpoint.load(tmp_path / "mean" / "policy.npz")
+    for layer, first, second in zip(kept.layers, one.layers, other.layers, strict=True):
+        for part, a, b in zip(layer, first, second, strict=True):
+            np.testing.assert_array_equal(part, (a + b) / 2)
+    assert cli.main([*learn, str(tmp_path / "one.npz"), str(tmp_path / "narrow.npz")]) == 2
+    assert "a mean of policies: expected layers of" in capsys.readouterr().err
 
 
 @pytest.mark.slow

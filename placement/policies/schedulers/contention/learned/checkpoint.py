@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -153,6 +153,33 @@ class Checkpoint:
             return cls(_header_of(arrays), _layers_of(arrays))
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
+
+
+def mean_of(policies: Sequence[Checkpoint]) -> Checkpoint:
+    """The policy of the mean of networks that have come from one (Wortsman et al., CVPR 2022), described as the first.
+
+    Raises:
+        UsageError: they have other shapes, or some may stop jobs and others not.
+    """
+    first = policies[0]
+    for each in policies[1:]:
+        shapes = [[part.shape for part in layer] for layer in each.layers]
+        if (expected := [[part.shape for part in layer] for layer in first.layers]) != shapes:
+            raise UsageError(f"a mean of policies: expected layers of {expected}, got {shapes}")
+        if first.header.stops != each.header.stops:
+            raise UsageError("a mean of policies: expected that all may stop jobs, or none of them, got both")
+    return Checkpoint(first.header, mean_layers([each.layers for each in policies]))
+
+
+def mean_layers(networks: Sequence[Layers]) -> Layers:
+    """The mean of the layers of networks of one shape."""
+
+    def mean(part: int) -> tuple[np.ndarray, ...]:
+        return tuple(
+            np.mean([layer[part] for layer in layers], axis=0) for layers in zip(*networks, strict=True)
+        )
+
+    return tuple(zip(mean(0), mean(1), strict=True))
 
 
 def digest_of_table(table: SensitivityTable) -> str:
