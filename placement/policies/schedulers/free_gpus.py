@@ -65,31 +65,29 @@ class FreeGpus:
         self._left = np.array(self.counts, np.int64)
         return found
 
+    def take_room(self, gpus: int) -> tuple[int, ...] | None:
+        """Take GPUs on one node if one has room, else in one rack if one has room, else across racks; None: too few."""
+        return (
+            self.take(gpus, cross_node=False) or self._take_in_rack(gpus) or self.take(gpus, cross_node=True)
+        )
+
+    def _take_in_rack(self, gpus: int) -> tuple[int, ...] | None:
+        """Of the tightest rack with room."""
+        of_racks = np.bincount(self._racks, self._left)
+        roomy = np.flatnonzero(of_racks >= gpus)
+        if not len(roomy):
+            return None
+        rack = roomy[of_racks[roomy].argmin()]
+        self._take(np.where(self._racks == rack, self._left, 0), gpus, 1, self._taken)
+        self._left -= self._taken
+        return self._lowest(self._taken.tolist())
+
     def _lowest(self, counts: Iterable[int]) -> tuple[int, ...]:
         taken: list[int] = []
         for node, count in enumerate(counts):
             taken += self._by_node[node][:count]
             del self._by_node[node][:count]
         return tuple(sorted(taken))
-
-    def take_room(self, gpus: int) -> tuple[int, ...] | None:
-        """Take GPUs on one node if one has room, else in as few racks as will do; None if there are too few."""
-        on_one_node = self.take(gpus, cross_node=False)
-        return on_one_node or (self._take_in_racks(gpus) if gpus <= self.total else None)
-
-    def _take_in_racks(self, gpus: int) -> tuple[int, ...]:
-        """Of the tightest rack with room for what is missing, or all that the roomiest one has, and so on."""
-        missing, counts = gpus, np.zeros_like(self._left)
-        while missing:
-            of_racks = np.bincount(self._racks, self._left).astype(np.int64)
-            roomy = np.flatnonzero(of_racks >= missing)
-            rack = roomy[of_racks[roomy].argmin()] if len(roomy) else of_racks.argmax()
-            inside = np.where(self._racks == rack, self._left, 0)
-            self._take(inside, min(missing, int(of_racks[rack])), 1, self._taken)
-            self._left -= self._taken
-            counts += self._taken
-            missing -= int(self._taken.sum())
-        return self._lowest(counts.tolist())
 
 
 def largest_node(cluster: Cluster) -> int:
