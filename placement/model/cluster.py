@@ -149,6 +149,12 @@ class Cluster:
         """All GPUs, server by server, each with the number of its server."""
         return tuple((number, gpu) for number, server in enumerate(self.servers) for gpu in server.gpus)
 
+    @cached_property
+    def racks(self) -> tuple[int, ...]:
+        """The number of each server's rack, which are the servers of a switch, in the order of their first servers."""
+        numbers: dict[str, int] = {}
+        return tuple(numbers.setdefault(server.switch, len(numbers)) for server in self.servers)
+
     def links_between(self, servers: Iterable[int]) -> tuple[int, ...]:
         """The numbers of the links that a transfer among these servers uses, in the order of `links`; none for one.
 

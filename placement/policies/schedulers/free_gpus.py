@@ -30,8 +30,7 @@ class FreeGpus:
         owners = gpu_owners(cluster, held)
         self.sizes = tuple(len(server.gpus) for server in cluster.servers)
         self._by_node: list[list[int]] = [[] for _ in cluster.servers]
-        switches = list(dict.fromkeys(server.switch for server in cluster.servers))
-        self._racks = np.array([switches.index(server.switch) for server in cluster.servers], np.int64)
+        self._racks = cluster.racks
         for gpu, (node, _) in enumerate(cluster.gpus):
             if gpu not in owners:
                 self._by_node[node].append(gpu)
@@ -73,12 +72,12 @@ class FreeGpus:
 
     def _take_in_rack(self, gpus: int) -> tuple[int, ...] | None:
         """Of the tightest rack with room."""
-        of_racks = np.bincount(self._racks, self._left)
-        roomy = np.flatnonzero(of_racks >= gpus)
-        if not len(roomy):
+        racks = np.array(self._racks)
+        of_racks = np.bincount(racks, self._left).astype(np.int64)
+        chosen = np.zeros_like(of_racks)
+        if not self._take(of_racks, gpus, 0, chosen):
             return None
-        rack = roomy[of_racks[roomy].argmin()]
-        self._take(np.where(self._racks == rack, self._left, 0), gpus, 1, self._taken)
+        self._take(np.where(chosen[racks] > 0, self._left, 0), gpus, 1, self._taken)
         self._left -= self._taken
         return self._lowest(self._taken.tolist())
 

@@ -117,7 +117,7 @@ class _Racks:
             if any(part[0] % block or part[-1] - part[0] != block - 1 for part in parts):
                 block = 1
                 break
-        by_gpu = [names.index(cluster.servers[server].switch) for server, _ in cluster.gpus]
+        by_gpu = [cluster.racks[server] for server, _ in cluster.gpus]
         rack = np.array(by_gpu[::block], np.int64)
         hosts = {server.name for server in cluster.servers}
         carried = dict.fromkeys(names, 0.0)

@@ -50,6 +50,14 @@ def test_a_turned_choice_is_of_free_slots_that_differ(rule, first_server):
     assert made.choose(rule, 1, SlotRequest(8), first_server, 5, neighbours) is None
 
 
+def least_delay_beside(held, made, count):
+    """The slots that a job of 100 ns gets in a pool beside jobs, by their slots the time that each has left."""
+    for slots, left_ns in held.items():
+        made.occupy(slots, SlotRequest(len(slots)), left_ns)
+    neighbours = made.neighbours([Holder(slots, left_ns) for slots, left_ns in held.items()])
+    return made.choose(catalogue.LEAST_DELAY, 1, SlotRequest(count), left_ns=100, neighbours=neighbours)
+
+
 @pytest.mark.parametrize(
     ("held", "count", "expected"),
     [
@@ -69,15 +77,7 @@ def test_a_turned_choice_is_of_free_slots_that_differ(rule, first_server):
 )
 def test_least_delay_shares_links_with_few_and_with_those_that_end_soon(held, count, expected):
     made = pool(*[4] * (6 if len(held) > 2 else 4))
-    for slots, left_ns in held.items():
-        made.occupy(slots, SlotRequest(len(slots)), left_ns)
-    holders = [Holder(slots, left_ns) for slots, left_ns in held.items()]
-    assert (
-        made.choose(
-            catalogue.LEAST_DELAY, 1, SlotRequest(count), left_ns=100, neighbours=made.neighbours(holders)
-        )
-        == expected
-    )
+    assert least_delay_beside(held, made, count) == expected
 
 
 @pytest.mark.parametrize(
@@ -96,15 +96,7 @@ def test_least_delay_shares_links_with_few_and_with_those_that_end_soon(held, co
 def test_least_delay_keeps_to_racks_and_counts_who_uses_their_uplinks(held, count, expected):
     made = SlotPool()
     made.add([2] * 8, [0] * 8, [f"r{server // 2}" for server in range(8)])
-    for slots, left_ns in held.items():
-        made.occupy(slots, SlotRequest(len(slots)), left_ns)
-    holders = [Holder(slots, left_ns) for slots, left_ns in held.items()]
-    assert (
-        made.choose(
-            catalogue.LEAST_DELAY, 1, SlotRequest(count), left_ns=100, neighbours=made.neighbours(holders)
-        )
-        == expected
-    )
+    assert least_delay_beside(held, made, count) == expected
 
 
 def test_gpus_are_exclusive_unless_both_jobs_share():

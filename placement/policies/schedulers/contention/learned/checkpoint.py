@@ -162,24 +162,21 @@ def mean_of(policies: Sequence[Checkpoint]) -> Checkpoint:
         UsageError: they have other shapes, or some may stop jobs and others not.
     """
     first = policies[0]
-    for each in policies[1:]:
-        shapes = [[part.shape for part in layer] for layer in each.layers]
-        if (expected := [[part.shape for part in layer] for layer in first.layers]) != shapes:
+    expected, *others = ([[part.shape for part in layer] for layer in each.layers] for each in policies)
+    for shapes in others:
+        if shapes != expected:
             raise UsageError(f"a mean of policies: expected layers of {expected}, got {shapes}")
-        if first.header.stops != each.header.stops:
-            raise UsageError("a mean of policies: expected that all may stop jobs, or none of them, got both")
+    if len({each.header.stops for each in policies}) > 1:
+        raise UsageError("a mean of policies: expected that all may stop jobs, or none of them, got both")
     return Checkpoint(first.header, mean_layers([each.layers for each in policies]))
 
 
 def mean_layers(networks: Sequence[Layers]) -> Layers:
     """The mean of the layers of networks of one shape."""
-
-    def mean(part: int) -> tuple[np.ndarray, ...]:
-        return tuple(
-            np.mean([layer[part] for layer in layers], axis=0) for layers in zip(*networks, strict=True)
-        )
-
-    return tuple(zip(mean(0), mean(1), strict=True))
+    return tuple(
+        (np.mean([weights for weights, _ in layer], axis=0), np.mean([bias for _, bias in layer], axis=0))
+        for layer in zip(*networks, strict=True)
+    )
 
 
 def digest_of_table(table: SensitivityTable) -> str:
