@@ -42,13 +42,13 @@ from bench.hosts.hosts_file import load_hosts_file
 from bench.hosts.trace_hosts import RemoteTraceSource
 from bench.lab.link import Link
 from bench.lab.two_tier import NIC, TwoTier
-from bench.workloads.model_work import ModelWork, is_model, split_jobs
+from bench.workloads.model_work import ModelWork, is_model
 from bench.workloads.phases import parse_change
 from bench.workloads.profile import Profile, default_fraction, fit, link_time_s
 from bench.workloads.profile import load as load_profile
 from mltcp.core.demand import Demand, Phase
 from mltcp.core.errors import UsageError
-from mltcp.core.quantities import check_number
+from mltcp.core.quantities import check_number, split_descriptions
 from placement.traces import sets
 from placement.traces.sets import JobSet
 
@@ -236,7 +236,7 @@ def _run(options: argparse.Namespace) -> CompareResult:
         return _run_trace(options)
     template = template_of(options)
     starts = {"random_starts": options.starts == "random", "seed": options.seed}
-    names = split_jobs(options.jobs or "")
+    names = split_descriptions([options.jobs or ""])
     if any(map(is_model, names)):
         contests = [contest_of_models(_models(names, template.link), template, **starts)]
     else:

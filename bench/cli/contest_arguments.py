@@ -22,12 +22,18 @@ from bench.lab.bottleneck import MARKERS, VIRTUAL_QUEUE
 from bench.lab.link import MAX_QUEUE_BYTES, MAX_RATE_BPS, MIN_RATE_BPS, Link
 from bench.workloads.job import TrainingOptions, Work, parse_perturbation
 from bench.workloads.launched_rank import preload_models
-from bench.workloads.model_work import ModelWork, is_model, parse_model, split_jobs
+from bench.workloads.model_work import ModelWork, is_model, parse_model
 from bench.workloads.profile import Profile, Scale, default_fraction, fit, load
 from mltcp.core.errors import NotAvailableError, UsageError, shown
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
-from mltcp.core.quantities import format_rate, format_size, parse_rate_bps, parse_size_bytes
+from mltcp.core.quantities import (
+    format_rate,
+    format_size,
+    parse_rate_bps,
+    parse_size_bytes,
+    split_descriptions,
+)
 from placement.simulator.network.topology import Marking
 
 Runner = Callable[[Progress, Keep], list[Measured]]
@@ -192,7 +198,7 @@ def contest_of(options: argparse.Namespace) -> Contest:
     check_counts(options, "iterations", "repeat")
     if not 0 <= options.stagger < 3600:
         raise UsageError(f"--stagger: expected 0 to 3600 seconds, got {options.stagger}")
-    names = split_jobs(options.jobs)
+    names = split_descriptions([options.jobs])
     if not names:
         raise UsageError("--jobs: expected one or more profiles, such as vgg16,vgg16, got none")
     works, scale = _works(names, link, options)

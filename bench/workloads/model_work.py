@@ -222,17 +222,6 @@ def is_model(text: str) -> bool:
     return name.lower() in MODELS and (bool(colon) or name not in builtin_names())
 
 
-def split_jobs(text: str) -> list[str]:
-    """The jobs of a list with commas, which descriptions have too: a part without a name belongs to the last job."""
-    jobs: list[str] = []
-    for part in text.split(","):
-        if jobs and "=" in part.partition(":")[0]:
-            jobs[-1] += f",{part}"
-        elif part:
-            jobs.append(part)
-    return jobs
-
-
 def _pair(model: str, text: str) -> tuple[str, str]:
     key, _, value = text.partition("=")
     key = "dp" if key == "ddp" else key

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Iterable
 
 from mltcp.core.errors import UsageError, shown
 
@@ -101,6 +102,25 @@ def parse_flag(text: str, *, field: str) -> bool:
     if text.lower() not in _TRUE + _FALSE:
         raise UsageError(f"{field}: expected 1 or 0, got {shown(text)}")
     return text.lower() in _TRUE
+
+
+def split_descriptions(texts: Iterable[str], alone: str = "") -> list[str]:
+    """Descriptions ``NAME[:KEY=VALUE,...]`` that are joined by commas, apart; empty ones are left out.
+
+    Args:
+        texts: each has one or more.
+        alone: a part that begins with this key is a description of its own; KEY=VALUE else belongs to the one before.
+    """
+    found: list[str] = []
+    for text in texts:
+        first = len(found)
+        for part in filter(None, text.split(",")):
+            key, equals, _ = part.partition("=")
+            if equals and key.isidentifier() and key != alone and len(found) > first:
+                found[-1] += f",{part}"
+            else:
+                found.append(part)
+    return found
 
 
 def check_number(value: object, *, field: str, lowest: float = -math.inf, highest: float = math.inf) -> float:

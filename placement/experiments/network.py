@@ -15,7 +15,7 @@ import numpy as np
 
 from mltcp.core.errors import UsageError, shown
 from mltcp.core.json_files import read_json
-from mltcp.core.quantities import NS_PER_MS, NS_PER_S, check_number, parse_number
+from mltcp.core.quantities import NS_PER_MS, NS_PER_S, check_number, parse_number, split_descriptions
 from placement.experiments.comparison import (
     Column,
     ComparisonWorkload,
@@ -85,7 +85,7 @@ def parse_jobs(texts: Sequence[str], iterations: int, noise_ms: float) -> tuple[
         UsageError: one of them is wrong; the message says which.
     """
     found: list[DescribedJob] = []
-    for text in split_jobs(texts):
+    for text in split_descriptions(texts, alone=CHAKRA):
         count, star, what = text.partition("*")
         times = whole_number(count, f"job {shown(text)}: count", 10_000) if star else 1
         described = _described(what if star else text, iterations, noise_ms)
@@ -98,20 +98,6 @@ def parse_jobs(texts: Sequence[str], iterations: int, noise_ms: float) -> tuple[
         numbered[job.name] = numbered.get(job.name, 0) + 1
         named.append(replace(job, name=f"{job.name}-{numbered[job.name]}"))
     return tuple(named)
-
-
-def split_jobs(texts: Sequence[str]) -> list[str]:
-    """Jobs that are joined by commas, apart; KEY=VALUE after a comma belongs to the job before it."""
-    found: list[str] = []
-    for text in texts:
-        first = len(found)
-        for part in text.split(","):
-            key, equals, _ = part.partition("=")
-            if equals and key.isidentifier() and key != CHAKRA and len(found) > first:
-                found[-1] += f",{part}"
-            else:
-                found.append(part)
-    return found
 
 
 def _described(text: str, iterations: int, noise_ms: float) -> list[DescribedJob]:

@@ -80,6 +80,9 @@ def metered(
             charge(time.thread_time() - began_s)
         try:
             sent = yield awaited
+        except GeneratorExit:
+            coroutine.close()  # which may have been collected, and so closed, before
+            raise
         except BaseException as error:
             step = partial(coroutine.throw, error)
         else:

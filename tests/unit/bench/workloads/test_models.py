@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.workloads.job import JobSpec
-from bench.workloads.model_work import LANGUAGE, VISION, is_model, parse_model, split_jobs
+from bench.workloads.model_work import LANGUAGE, VISION, is_model, parse_model
 from bench.workloads.models.exchange import exchanged_bytes
 from bench.workloads.models.training import built, sized
 from bench.workloads.place import RankPlace
@@ -88,13 +88,7 @@ def test_what_cannot_be_is_refused_by_name(text, named):
         parse_model(text)
 
 
-def test_jobs_are_told_apart_though_descriptions_have_commas():
-    assert split_jobs("gpt2:pp=2,dp=2:4,vgg16,bert:ddp=2,train") == [
-        "gpt2:pp=2,dp=2:4",
-        "vgg16",
-        "bert:ddp=2",
-        "train",
-    ]
+def test_a_bare_name_of_a_built_in_profile_is_the_profiles():
     # The built-in profiles keep their names.
     assert [is_model(each) for each in ("vgg16", "vgg16:dp=2", "bert", "my.json", "train")] == [
         *(False, True, True, False, False)

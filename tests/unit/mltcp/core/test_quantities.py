@@ -19,6 +19,7 @@ from mltcp.core.quantities import (
     parse_number,
     parse_rate_bps,
     parse_size_bytes,
+    split_descriptions,
     with_si_prefix,
 )
 
@@ -184,3 +185,11 @@ def test_flags_are_on_or_off():
     assert not any(parse_flag(each, field="F") for each in ("", "0", "false"))
     with pytest.raises(UsageError, match="F: expected 1 or 0, got 'maybe'"):
         parse_flag("maybe", field="F")
+
+
+def test_descriptions_are_joined_by_commas_and_so_are_their_keys():
+    texts = ["a.json,b.json:workers=2", "gpt2:pp=2,dp=2:4,vgg19", "chakra=x,chakra=y", "", "dp=2,,train"]
+    assert split_descriptions(texts, alone="chakra") == [
+        *("a.json", "b.json:workers=2", "gpt2:pp=2,dp=2:4", "vgg19", "chakra=x", "chakra=y", "dp=2", "train"),
+    ]
+    assert split_descriptions(["chakra=x,chakra=y"]) == ["chakra=x,chakra=y"]

@@ -71,3 +71,25 @@ def test_the_error_of_a_coroutine_is_its_callers_and_its_time_is_charged():
 
     asyncio.run(run())
     assert sum(charged) >= 0.01
+
+
+def test_what_is_collected_after_its_coroutine_ends_without_an_error():
+    ended = []
+
+    async def waits():
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append(True)
+
+    async def run():
+        for collected_first in (False, True):
+            handling = waits()
+            metering = metered(handling, [].append)
+            metering.send(None)
+            if collected_first:
+                handling.close()
+            metering.close()
+
+    asyncio.run(run())
+    assert ended == [True, True]

@@ -6,7 +6,6 @@ import pytest
 
 from placement.cli import main as cli
 from placement.client.client import Client
-from placement.experiments.network import split_jobs
 from tests.unit.placement.service.serving import HALF, job, placed, serving, two_racks
 
 FITTING = "vgg16:dp=2,megabytes=20,compute_ms=30"
@@ -53,12 +52,6 @@ def test_jobs_that_meet_nobody_are_left(capsys):
     status, out, err = run(capsys, *apart, *ON_DUMBBELL)
     assert (status, err) == (0, "")
     assert out.startswith("leave: vgg16-1, vgg16-2: meet no other job on any link\n")
-
-
-def test_jobs_are_joined_by_commas_and_so_are_their_keys():
-    assert split_jobs(["a.json,b.json:workers=2", "gpt2:pp=2,dp=2,vgg19", "chakra=x,chakra=y"]) == [
-        *("a.json", "b.json:workers=2", "gpt2:pp=2,dp=2", "vgg19", "chakra=x", "chakra=y"),
-    ]
 
 
 @pytest.mark.parametrize(
