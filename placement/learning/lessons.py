@@ -27,10 +27,15 @@ Tell = Callable[[str, int, int, float | None], None]
 
 _AT_ONCE = 32
 
-SHARP_S = 60.0
-"""Sums of completion times are told apart by so much, times the root of the number of present jobs."""
+TOLD_APART = 0.01
+"""Sums of completion times are told apart by this share of the least one.
 
-_MARGIN = 8.0
+Whatever a step changes, other jobs later start at other times and places, which moves the sum by one to two per cent:
+by 1,600 s with ten jobs that wait, by 250,000 s with two hundred. To tell apart less is to learn from chance.
+"""
+
+_MOST = 1.0 + 6.0 * TOLD_APART
+"""Sums that exceed the least one by more than this factor are not simulated to their end."""
 
 
 class Lessons(NamedTuple):
@@ -56,9 +61,10 @@ def watch(
     """Play runs from a seed on, and note what the steps in each state cost.
 
     Each step is tried by simulating the present jobs to their end, with the rule `greedy` in the simulation or the
-    guide. A step that ends them t s later in sum than the best one is to be taken less often by exp(-t / (`SHARP_S` *
-    sqrt(jobs))): so a mistake that costs little is little of a mistake (Ross and Bagnell, AggreVaTe, 2014). Where jobs
-    may be stopped and nothing guides, the step of `reopt-look` alone is to be taken.
+    guide. A step after which the sum of the times at which they end, from now, is larger than the least by a share s is
+    to be taken less often by exp(-s / `TOLD_APART`): so a mistake that costs little is little of a mistake (Ross and
+    Bagnell, AggreVaTe, 2014). Where jobs may be stopped and nothing guides, the step of `reopt-look` alone is to be
+    taken.
 
     Args:
         settings: of the runs.
@@ -163,13 +169,12 @@ def weigh_by_rule(
                     weights[number, each] = 1.0
             continue
         best = NEVER
-        margin = margin_s(world)
         for each in range(masks.shape[1]):
             if not masks[number, each]:
                 weights[number, each] = NEVER
                 continue
             tried = found[number, each]
-            bound = best + margin
+            bound = best * _MOST
             if tried.step == end_step(world):
                 weights[number, each] = simulated(world, trial, WAIT, 0, bound)
             else:
@@ -177,7 +182,7 @@ def weigh_by_rule(
                 chosen.job, chosen.cell, chosen.nodes = tried.job, tried.cell, tried.nodes
                 weights[number, each] = simulated(world, trial, PLACE, 0, bound)
             best = min(best, weights[number, each])
-        soften(world, weights[number], best)
+        soften(weights[number], best)
 
 
 @compiled_with_arrays
@@ -200,25 +205,17 @@ def weigh_by_guide(
         for each in range(masks.shape[1]):
             total = NEVER
             if masks[number, each]:
-                total = simulated_with(
-                    world, trial, network, found[number, each].step, best + margin_s(world)
-                )
+                total = simulated_with(world, trial, network, found[number, each].step, best * _MOST)
             weights[number, each], best = total, min(best, total)
-        soften(world, weights[number], best)
+        soften(weights[number], best)
 
 
 @compiled_with_arrays
-def margin_s(world: RoundsWorld) -> float:
-    """Sums of completion times that exceed the least by more are not told apart."""
-    return _MARGIN * SHARP_S * math.sqrt(world.core[0].waiting + world.core[0].running)
-
-
-@compiled_with_arrays
-def soften(world: RoundsWorld, totals: np.ndarray, best: float) -> None:
+def soften(totals: np.ndarray, best: float) -> None:
     """Turn sums of completion times into probabilities."""
-    scale, whole = margin_s(world) / _MARGIN, 0.0
+    whole = 0.0
     for each in range(len(totals)):
-        totals[each] = math.exp(-(totals[each] - best) / scale) if totals[each] < NEVER else 0.0
+        totals[each] = math.exp((1.0 - totals[each] / best) / TOLD_APART) if totals[each] < NEVER else 0.0
         whole += totals[each]
     for each in range(len(totals)):
         totals[each] /= max(whole, 1e-300)

@@ -1,5 +1,7 @@
 """The rows of steps, and the network that scores them: neither the order of jobs and nodes nor their number matters."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -139,6 +141,18 @@ def test_a_row_says_what_a_start_does():
     assert first["gain_to_best"] == 1
     assert first["free_before"] == 1
     assert first["free_after"] < 1
+
+
+def test_a_queue_that_is_longer_than_any_that_was_learned_from_looks_like_a_long_one():
+    rounds, found = RoundsSettings(TableModel(TABLE)), []
+    for jobs in (40, 150, 600):
+        episodes = Episodes(EpisodeSettings(rounds, None, jobs=jobs), 1)
+        episodes.reset(0, 10_000)
+        found.append(dict(zip(NUMBERS, episodes.rows[0, 0].tolist(), strict=True)))
+    short, long, longer = ((each["all_waiting"], each["queued_work"]) for each in found)
+    assert short[0] == pytest.approx(math.log(41) / 4, abs=1e-4)
+    assert 0 < short[1] < long[1]
+    assert long == longer == pytest.approx((math.log(65) / 4, math.log(13) / 4), abs=1e-4)
 
 
 def test_torch_and_compiled_code_agree():

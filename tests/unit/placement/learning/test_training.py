@@ -1,6 +1,7 @@
 """A small training from its command to the policy that it leaves."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from mltcp.core.errors import UsageError
 from placement.cli import main as cli
 from placement.learning.episodes import Episodes, EpisodeSettings, row
 from placement.learning.evaluation import play
-from placement.learning.lessons import watch, weigh_by_rule
+from placement.learning.lessons import soften, watch, weigh_by_rule
 from placement.learning.training import train
 from placement.learning.training_folder import TrainingSettings
 from placement.model.throughput_table import TableModel, published_table
@@ -52,6 +53,14 @@ def test_a_lesson_prefers_what_ends_jobs_soonest_in_the_simulation():
             simulated(world, trial, PLACE if episodes.found[0, each]["cell"] >= 0 else WAIT, 0, NEVER)
         )
     assert weights[0][episodes.masks[0]].argmax() == int(np.argmin(totals))
+
+
+def test_steps_are_told_apart_by_the_share_by_which_they_cost_more():
+    for least_s in (1e3, 1e7):
+        totals = np.array([least_s * 1.01, NEVER, least_s, least_s * 1.02])
+        soften(totals, least_s)
+        whole = 1 + math.exp(-1) + math.exp(-2)
+        assert totals == pytest.approx(np.array([math.exp(-1), 0, 1, math.exp(-2)]) / whole)
 
 
 def test_lessons_of_another_player_are_about_the_states_that_it_reaches():

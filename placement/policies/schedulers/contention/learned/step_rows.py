@@ -74,6 +74,10 @@ _OF_ALL = NUMBERS.index("all_free")
 _SCALE, _HALF = 4.0, 0.25
 _FINE, _WHOLE = 65536.0, 1048576.0
 
+_MANY, _LONG_S = 64, 12.0 * S_PER_HOUR
+"""More waiting jobs, longer waits and queues are told as these: what is to be done is the same, and no policy errs only
+because it has never seen so many."""
+
 
 def rows_of(stops: bool) -> int:
     """The most rows of a decision."""
@@ -322,13 +326,13 @@ def describe_all(world: RoundsWorld, best: float, starts: int, row: np.ndarray) 
     column = _OF_ALL
     for value in (
         free / max(total, 1),
-        math.log1p(core.waiting) / _SCALE,
+        math.log1p(min(core.waiting, _MANY)) / _SCALE,
         math.log1p(core.running) / _SCALE,
         1.0 if has_started(world) else 0.0,
         log_hours(next_s) if core.running > 0 else 0.0,
         left / _WHOLE / running,
         ratios / _WHOLE / running if core.running > 0 else 1.0,
-        log_hours(work / _WHOLE / max(total, 1) * S_PER_HOUR),
+        log_hours(min(work / _WHOLE / max(total, 1) * S_PER_HOUR, _LONG_S)),
         squashed(best),
         math.log2(len(world.free)) / _SCALE,
         math.log2(largest) / _SCALE,
@@ -358,8 +362,8 @@ def describe_job(world: RoundsWorld, job: int, cell: int, since: int, row: np.nd
         math.log2(kind.gpus) / _SCALE,
         math.log2(world.cells[cell].nodes) / _SCALE,
         world.cells[cell].speed,
-        math.log1p(same) / _SCALE,
-        log_hours((world.core[0].now - since) / NS_PER_S),
+        math.log1p(min(same, _MANY)) / _SCALE,
+        log_hours(min((world.core[0].now - since) / NS_PER_S, _LONG_S)),
     ):
         row[column] = value
         column += 1
