@@ -195,8 +195,9 @@ def _print(results: list[ContentionComparison]) -> None:
     for result in results:
         found = result.document()
         print(
-            f"{result.policy}: {found['same_starts']} of {found['predicted_starts']} starts as simulated"
-            f"{', in the same order' if found['same_order'] else ', in another order'}; completion time "
+            f"{result.policy}: mean completion time {found['mean_jct_s']:.1f} s, simulated "
+            f"{found['predicted_mean_jct_s']:.1f}; {found['same_starts']} of {found['predicted_starts']} starts as "
+            f"simulated{', in the same order' if found['same_order'] else ', in another order'}; completion time "
             f"{found['median_jct_ratio']:.3f} of the simulated one in the median, off by "
             f"{found['median_jct_difference']:.1%}; a start costs {result.start_s:.1f} s; {found['stops']} stops, "
             f"{len(found['faults'])} faults in the samples"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from bench.lab.lab import Lab
@@ -90,11 +90,12 @@ class ContentionComparison:
     @property
     def jct_ratios(self) -> dict[str, float]:
         """Of each job, the live completion time over the simulated one."""
-        return {
-            job.name: (self.live.end_s[job.name] - job.arrival_ns / NS_PER_S)
-            / (self.predicted.end_s[job.name] - job.arrival_ns / NS_PER_S)
-            for job in self.trace.jobs
-        }
+        live, predicted = self.jcts_s(self.live.end_s), self.jcts_s(self.predicted.end_s)
+        return {name: live[name] / predicted[name] for name in live}
+
+    def jcts_s(self, end_s: Mapping[str, float]) -> dict[str, float]:
+        """The completion time of each job that ended then."""
+        return {job.name: end_s[job.name] - job.arrival_ns / NS_PER_S for job in self.trace.jobs}
 
     @property
     def same_starts(self) -> int:
@@ -118,6 +119,8 @@ class ContentionComparison:
             "predicted_starts": len(self.predicted.starts),
             "same_starts": self.same_starts,
             "same_order": self.same_order,
+            "mean_jct_s": mean(self.jcts_s(self.live.end_s).values()),
+            "predicted_mean_jct_s": mean(self.jcts_s(self.predicted.end_s).values()),
             "median_jct_ratio": median(ratios.values()),
             "median_jct_difference": median(abs(each - 1) for each in ratios.values()),
             "stops": self.live.stops,

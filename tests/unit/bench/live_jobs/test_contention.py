@@ -47,7 +47,9 @@ def test_starts_are_compared_by_job_number_and_servers_and_times_by_completion(t
     assert predicted.end_s == pytest.approx({"a": 20.0, "b": 30.0})
     assert (found.same_starts, found.same_order) == (1, True)
     assert found.jct_ratios == pytest.approx({"a": 1.1, "b": 1.05})
-    assert found.document()["median_jct_difference"] == pytest.approx(0.075)
+    document = found.document()
+    assert document["median_jct_difference"] == pytest.approx(0.075)
+    assert (document["mean_jct_s"], document["predicted_mean_jct_s"]) == pytest.approx((21.5, 20.0))
 
 
 def test_the_trace_of_the_documentation_has_24_jobs_of_the_lab_s_models():
