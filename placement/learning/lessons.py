@@ -31,7 +31,7 @@ TOLD_APART = 0.01
 """Sums of completion times are told apart by this share of the least one.
 
 Whatever a step changes, other jobs later start at other times and places, which moves the sum by one to two per cent:
-by 1,600 s with ten jobs that wait, by 250,000 s with two hundred. To tell apart less is to learn from chance.
+by 1,600 s where 5 to 20 jobs wait, by 300,000 s where 160 and more do. To tell apart less is to learn from chance.
 """
 
 _MOST = 1.0 + 6.0 * TOLD_APART

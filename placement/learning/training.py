@@ -36,7 +36,7 @@ from placement.policies.schedulers.contention.learned.step_rows import NUMBERS, 
 
 _PACKAGES = ("numpy", "torch")
 _MODEL = "model.pt"
-_RUNNING, _WAITING = NUMBERS.index("all_running"), NUMBERS.index("all_waiting")
+_RUNNING = NUMBERS.index("all_running")
 _NEVER = -1e9
 
 
@@ -355,9 +355,9 @@ class ContentionRuns:
         shape = (horizon, episodes.count)
         rows = np.zeros((horizon + 1, *episodes.rows.shape), np.float32)
         chosen, rewards = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
-        discounts = np.zeros(shape, np.float32)
+        discounts, present = np.zeros(shape, np.float32), np.zeros((horizon + 1, episodes.count), np.float32)
         for step in range(horizon):
-            rows[step] = episodes.rows
+            rows[step], present[step] = episodes.rows, self._present()
             chosen[step] = preferred(episodes, network, chance)
             episodes.step(chosen[step])
             rewards[step] = episodes.rewards
@@ -366,10 +366,9 @@ class ContentionRuns:
                 if episodes.is_done(number):
                     discounts[step, number] = 0.0
                     self._begin(number)
-        rows[horizon] = episodes.rows
+        rows[horizon], present[horizon] = episodes.rows, self._present()
         with torch.no_grad():
             _, each = policy(torch.as_tensor(rows.reshape(-1, *rows.shape[2:])))
-        present = np.expm1(rows[:, :, 0, [_RUNNING, _WAITING]] * 4.0).sum(-1) + 1.0
         values = each.numpy().reshape(horizon + 1, -1) * present
         advantages = np.zeros(shape, np.float32)
         last = np.zeros(episodes.count, np.float32)
@@ -381,6 +380,11 @@ class ContentionRuns:
         flat = (chosen, advantages / present[:-1], returns)
         seen = torch.as_tensor(rows[:-1].reshape(-1, *rows.shape[2:]))
         return Rollout(seen, *(torch.as_tensor(part.reshape(-1)) for part in flat))
+
+    def _present(self) -> np.ndarray:
+        """One more than the jobs that are present in each run: rows tell of long queues as of others."""
+        cores = self._episodes.worlds.core[:, 0]
+        return np.asarray(cores["waiting"] + cores["running"] + 1)
 
     def _begin(self, number: int) -> None:
         self._episodes.reset(number, self.next_seed)
