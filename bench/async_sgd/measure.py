@@ -128,7 +128,8 @@ class SweepLab:
             *(self._place(point, name, entries.worker, stack) for name in workers),
         )
         connection_jobs = self._connection_jobs(point, places, entries, stack)
-        return PlacedAsyncJob(self._sweep.job(point.workers), places, connection_jobs)
+        job = self._sweep.job(point.workers, point.variant.in_turn)
+        return PlacedAsyncJob(job, places, connection_jobs)
 
     def _place(self, point: SweepPoint, name: str, entries: list[int], stack: ExitStack) -> RankPlace:
         """A host with its own entry of a job, as separate machines have."""

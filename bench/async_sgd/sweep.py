@@ -22,6 +22,7 @@ from mltcp.core.policy_names import parse_names
 from mltcp.ebpf.congestion_controls import MLTCP_CONTROLS
 
 _FIELD = "ratio="
+_TOGETHER = "together"
 _BASE = "cubic"
 
 
@@ -38,11 +39,19 @@ class Ratio(StrEnum):
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the things that are compared: a policy, and the connections that share a bytes_ratio."""
+    """One of the things that are compared.
+
+    Attributes:
+        name: as it was given.
+        policy: of the connections.
+        ratio: which of them share a bytes_ratio.
+        in_turn: whether a server sends weights to one worker after the other, as `collectives.parameter_server` does.
+    """
 
     name: str
     policy: Policy
     ratio: Ratio = Ratio.WORKER
+    in_turn: bool = True
 
     def __str__(self) -> str:
         return self.name
@@ -54,7 +63,7 @@ class Variant:
 
 
 def parse_variant(text: str) -> Variant:
-    """The variant of this name: a policy of `parse_policy` that may have a modifier ``ratio=worker|job|flow``.
+    """The variant of this name: a policy of `parse_policy`, with ``ratio=worker|job|flow`` or ``together`` at will.
 
     Raises:
         UsageError: it is none, or a policy that cannot be compared here.
@@ -62,16 +71,17 @@ def parse_variant(text: str) -> Variant:
     base, _, rest = text.partition("@")
     modifiers = rest.split(":") if rest else []
     ratios = [each.removeprefix(_FIELD) for each in modifiers if each.startswith(_FIELD)]
-    others = [each for each in modifiers if not each.startswith(_FIELD)]
+    in_turn = _TOGETHER not in modifiers
+    others = [each for each in modifiers if not each.startswith(_FIELD) and each != _TOGETHER]
     policy = parse_policy("@".join([base, ":".join(others)]) if others else base, _BASE)
     if policy.name == ISOLATED or policy.pacing is not None:
         raise UsageError(f"controls: expected congestion controls, got {text!r}")
     if not ratios:
-        return Variant(text, policy)
+        return Variant(text, policy, in_turn=in_turn)
     if policy.control not in MLTCP_CONTROLS:
         raise UsageError(f"controls: expected ratio= after {', '.join(MLTCP_CONTROLS)} only, got {text!r}")
     try:
-        return Variant(text, policy, Ratio(ratios[-1]))
+        return Variant(text, policy, Ratio(ratios[-1]), in_turn)
     except ValueError:
         raise UsageError(f"controls: ratio: expected {', '.join(Ratio)}, got {ratios[-1]!r}") from None
 
@@ -142,9 +152,11 @@ class AsyncSweep:
         for each in self.workers:
             self.job(each)
 
-    def job(self, workers: int) -> AsyncJob:
+    def job(self, workers: int, in_turn: bool = True) -> AsyncJob:
         """The job with so many workers."""
-        return AsyncJob(self.name, self.work, workers, self.updates, self.shares, backend=self.backend)
+        return AsyncJob(
+            self.name, self.work, workers, self.updates, self.shares, backend=self.backend, in_turn=in_turn
+        )
 
     def points(self) -> Iterator[SweepPoint]:
         """All runs: in each repeat, each number of workers under each control, so that a drift affects all alike."""
@@ -176,6 +188,7 @@ class AsyncSweep:
             "seed": self.seed,
             "workers": point.workers,
             "control": point.variant.name,
+            "in_turn": point.variant.in_turn,
             "repeat": point.repeat,
         }
         return hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:_KEY_DIGITS]

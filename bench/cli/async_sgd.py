@@ -28,6 +28,7 @@ examples:
   mltcp-bench async -o report                          K = 1..8 under six controls, three repeats; resumable
   mltcp-bench async --workers 1..5 --controls cubic,mltcp_reno --worker-s 0.6 -o report
   mltcp-bench async --workers 1,3,4 --controls mltcp_reno,mltcp_reno@ratio=job,mltcp_reno@remaining
+  mltcp-bench async --workers 1,5,8 --controls cubic@together,cubic,mltcp_reno@remaining:start=look --acks-first
   mltcp-bench async --train --model perceptron --workers 1..4 --controls cubic,mltcp_reno
   mltcp-bench async --workers 1 --controls cubic --repeat 1 --capture k1.pcap
   mltcp-bench async --workers 2..8 --profile ps.json -o report
@@ -35,7 +36,8 @@ examples:
 A run with one worker gives the four service times, from which the queueing model predicts the others; with --capture
 the packets give them, too, as `mltcp-placement profile --parameter-server FILE --server 10.77.255.1` does. A control
 may have a modifier ratio=: worker (the default: each worker is a job of its own, with its own bytes_ratio), job (all
-are one job, which shares one in the server) or flow (connections without a job).
+are one job, which shares one in the server) or flow (connections without a job). With the modifier together a server
+sends its weights to all workers that wait at once, and not to one after the other.
 """
 
 

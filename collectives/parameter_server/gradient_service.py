@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -22,33 +21,8 @@ from collectives.parameter_server.messages import (
     MessageKind,
     WeightsHeader,
 )
+from collectives.parameter_server.turns import QueuedLock, SendingTurns, limit_unsent
 from mltcp.core.errors import MltcpError
-
-
-class QueuedLock:
-    """Mutual exclusion, first come first served; a context manager."""
-
-    def __init__(self) -> None:
-        self._guard = Lock()
-        self._waiting: deque[Lock] = deque()
-        self._taken = False
-
-    def __enter__(self) -> None:
-        with self._guard:
-            if not self._taken:
-                self._taken = True
-                return
-            gate = Lock()
-            gate.acquire()
-            self._waiting.append(gate)
-        gate.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        with self._guard:
-            if self._waiting:
-                self._waiting.popleft().release()
-            else:
-                self._taken = False
 
 
 @dataclass(frozen=True)
@@ -154,6 +128,7 @@ class GradientService:
         late: whether gradients that arrive after the last update are applied too; else their workers are told to stop.
         log: keeps every gradient before it is acknowledged.
         most_staleness: of a gradient; None: any.
+        in_turn: whether weights leave for one worker after the other; else for all that wait at once.
 
     Attributes:
         version: of the weights.
@@ -172,12 +147,13 @@ class GradientService:
         late: bool = True,
         log: GradientLog | None = None,
         most_staleness: int | None = None,
+        in_turn: bool = True,
     ) -> None:
         self._state, self._log = state, log
         self._updates, self._on_update, self._late = updates, on_update, late
         self._first = self.version = progress.version
         self.samples, self._steps = progress.samples, dict(progress.steps)
-        self._turns = QueuedLock()
+        self._turns, self._sending = QueuedLock(), SendingTurns() if in_turn else None
         self._stopping = threading.Event()
         self._most_staleness = most_staleness
         self._held: dict[int, int] = {}
@@ -235,6 +211,8 @@ class GradientService:
         Never raises: a broken connection is noted in `lost`, unless the job is done, any other error in `errors`.
         """
         self.lost.pop(worker, None)
+        if self._sending is not None:
+            limit_unsent(self._state.payload_bytes)
         try:
             self._serve(worker, channel)
         except (
@@ -256,7 +234,7 @@ class GradientService:
             # Gloo tells the worker that this receive is posted: in one train of packets with the weights.
             if kind is MessageKind.WEIGHTS:
                 arriving = channel.receive(inbox.tensor)
-            channel.send(outbox.tensor).wait(channel.timeout)
+            self._send(worker, channel, outbox.tensor)
             if kind is not MessageKind.WEIGHTS:
                 return
             arriving.wait(channel.timeout)
@@ -268,6 +246,10 @@ class GradientService:
                 self.others_done |= header.kind is MessageKind.DONE
                 return
             kind = self._answer(worker, outbox, partial(self._take, worker, inbox, header, received_s))
+
+    def _send(self, worker: int, channel: Channel, message: Tensor) -> None:
+        with nullcontext() if self._sending is None else self._sending.turn(worker):
+            channel.send(message).wait(channel.timeout)
 
     def _answer(
         self, worker: int, outbox: Message, take: Callable[[], tuple[GradientOutcome, int]]

@@ -131,6 +131,11 @@ def set_syn_retries(descriptor: int, count: int) -> None:
     _check(_libc.setsockopt(descriptor, level, option, value, ctypes.c_uint32(len(value))))
 
 
+def set_unsent_limit(descriptor: int, size_bytes: int) -> None:
+    """Have a socket accept no more while it holds so many bytes unsent; raises OSError if it is no TCP socket."""
+    _set_number(descriptor, socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size_bytes)
+
+
 def max_pacing_rate(descriptor: int) -> int:
     """The limit of a socket's rate, in bytes a second; the largest number: none. Raises OSError if it is no socket."""
     return int.from_bytes(_option(descriptor, socket.SOL_SOCKET, _SO_MAX_PACING_RATE, 8), sys.byteorder)

@@ -131,6 +131,7 @@ class AsyncJob:
         shares: of the parameters that each server has; they sum to 1.
         checkpoints: of a training; None: none are written.
         backend: of torch.distributed: ``mltcp`` or ``gloo``.
+        in_turn: whether weights leave for one worker after the other, or for all that wait at once.
 
     Raises:
         UsageError: a value is out of range.
@@ -143,6 +144,7 @@ class AsyncJob:
     shares: tuple[float, ...] = (1.0,)
     checkpoints: Checkpoints | None = None
     backend: str = "mltcp"
+    in_turn: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= MOST_WORKERS:

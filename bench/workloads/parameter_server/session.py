@@ -240,6 +240,7 @@ def run_server(job: AsyncJob, roles: Roles, rank: int, on_update: Callable[[Upda
             # The workers are others than those of the steps that are in the weights.
             Progress(progress.version, progress.samples),
             log=checkpoints,
+            in_turn=job.in_turn,
         )
         server = ParameterServer(service, checkpoints, job.checkpoints.every_s if job.checkpoints else 1.0)
         with stop_signals(lambda _: service.stop()):

@@ -18,7 +18,7 @@ from collectives.elastic.checkpoints.checkpoint_directory import progress_of
 from collectives.elastic.checkpoints.header import CheckpointError
 from collectives.parameter_server.connection import parse_addresses
 from collectives.parameter_server.durable_state import ServerCheckpoints
-from collectives.parameter_server.gradient_service import GradientService, Progress, QueuedLock
+from collectives.parameter_server.gradient_service import GradientService, Progress
 from collectives.parameter_server.messages import (
     GradientHeader,
     GradientOutcome,
@@ -38,6 +38,7 @@ from collectives.parameter_server.served_module import (
     write_gradients,
 )
 from collectives.parameter_server.server import serve
+from collectives.parameter_server.turns import QueuedLock
 from collectives.parameter_server.worker import join
 from mltcp.core.errors import UsageError
 from tests.eventually import eventually
