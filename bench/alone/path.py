@@ -37,7 +37,6 @@ _TUNSETIFF = 0x400454CA
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _MTU = 1500
 _ONLY_HOST = 32
-_LOOPBACK = 1
 _END_S = 5.0
 
 
@@ -108,7 +107,7 @@ def kernel_has_netem() -> bool:
 
     def attempt(route: Any) -> bool:
         try:
-            route.tc("add", "netem", index=_LOOPBACK, handle=0x10000, delay=1000, limit=1000)
+            route.tc("add", "netem", index=namespaces.LOOPBACK, handle=0x10000, delay=1000, limit=1000)
         except NetlinkError:
             return False
         return True

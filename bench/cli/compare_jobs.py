@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from bench.command_line import option
+from bench.lab.link import MAX_RATE_BPS, MIN_RATE_BPS
 from bench.lab.two_tier import TwoTier
 from bench.live_jobs.lab_scale import SPEED, LabScale
 from mltcp.core.errors import UsageError
 from mltcp.core.policy_names import parse_names
 from mltcp.core.progress import progress_bar
-from mltcp.core.quantities import parse_number
+from mltcp.core.quantities import parse_number, parse_rate_bps
 from placement.model.throughput_table import COMBINATIONS
 from placement.traces.contention import ContentionTrace
 from placement.traces.deadlines import DeadlineTrace
@@ -45,6 +46,11 @@ def add_parsers(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--service",
         action="store_true",
         help="a placement service decides, which is told the speeds of the jobs (default: the simulator's loop)",
+    )
+    jobs.add_argument(
+        "--inside",
+        metavar="RATE",
+        help="of each rank to the next one of a ring that has all slots of a host (default: as the processors copy)",
     )
     jobs.set_defaults(execute=_execute_jobs)
     contention = kinds.add_parser(
@@ -222,4 +228,9 @@ def _shape_of(options: argparse.Namespace) -> TwoTier:
 
 def scale_of(options: argparse.Namespace) -> LabScale:
     """The lab that the arguments describe. Raises UsageError: one is out of range."""
-    return LabScale(_shape_of(options), Fraction(parse_number(options.speed, field="--speed")))
+    shape = _shape_of(options)
+    if options.inside is not None:
+        most = MAX_RATE_BPS // shape.slots
+        inside_bps = parse_rate_bps(options.inside, field="--inside", lowest=MIN_RATE_BPS, highest=most)
+        shape = replace(shape, inside_bps=inside_bps)
+    return LabScale(shape, Fraction(parse_number(options.speed, field="--speed")))

@@ -34,7 +34,6 @@ from mltcp.ebpf.layout import KernelJob, Tracker
 from mltcp.ebpf.libbpf import BpfMap, BpfObject
 
 _STATISTICS = Path("/proc/sys/kernel/bpf_stats_enabled")
-_LOOPBACK = 1
 _CHUNK = bytes(1 << 18)
 _TOTAL_BYTES, _GAP_NS = 1 << 40, 3600 * 10**9
 _ETHERNET_MTU = 1500
@@ -116,7 +115,7 @@ def _registered(name: str) -> Iterator[_Arm]:
 
 def _rounds(arm: _Arm, flows: int, packets: str, seconds: float, rounds: int, route: Any) -> dict[str, float]:
     """The medians over rounds, in each of which the base, the control, and its programs are measured."""
-    route.link("set", index=_LOOPBACK, state="up", mtu=_PACKETS[packets])
+    route.link("set", index=namespaces.LOOPBACK, state="up", mtu=_PACKETS[packets])
     if _PACKETS[packets] == _ETHERNET_MTU:
         wiring.turn_offloads_off("lo")
     found: dict[str, list[float]] = {}

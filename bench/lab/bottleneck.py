@@ -232,7 +232,6 @@ VIRTUAL_QUEUE = "virtual_queue"
 KERNEL = "kernel"
 MARKERS = (VIRTUAL_QUEUE, KERNEL)
 
-_LOOPBACK = 1
 _TRIAL = Link(rate_bps=10**8, queue_bytes=10**5, ecn_threshold_bytes=10**4)
 
 
@@ -241,10 +240,10 @@ def kernel_can_mark() -> bool:
 
     def attempt(route: Any) -> bool:
         try:
-            install_shaper(route, _LOOPBACK, _TRIAL, kernel_marks=True)
+            install_shaper(route, namespaces.LOOPBACK, _TRIAL, kernel_marks=True)
         except NetlinkError:
             return False
-        return any(_has_marks(qdisc) for qdisc in route.get_qdiscs(index=_LOOPBACK))
+        return any(_has_marks(qdisc) for qdisc in route.get_qdiscs(index=namespaces.LOOPBACK))
 
     return namespaces.in_scratch(attempt)
 

@@ -6,7 +6,8 @@ import atexit
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from bench.lab import ownership
 from bench.lab.bottleneck import (
@@ -17,8 +18,10 @@ from bench.lab.bottleneck import (
     VIRTUAL_QUEUE,
     Bottleneck,
     LinkUse,
+    install_shaper,
     require_kernel_marks,
 )
+from bench.lab.link import Link
 from bench.lab.network import namespaces, sysctls, wiring
 from bench.lab.placement import ServerPlacement
 from bench.lab.topology import Topology
@@ -177,6 +180,14 @@ class Lab:
             source, target = self._namespace(direction.source), self._namespace(direction.target)
             self._bottlenecks.append(Bottleneck(direction, source, target, self._kernel_marks))
             self._bottlenecks[-1].install()
+        for server in self.topology.servers:
+            if server.loopback is not None:
+                shape = partial(_shape_loopback, server.loopback)
+                namespaces.netlink(self._namespace(server.name), shape)
+
+
+def _shape_loopback(link: Link, route: Any) -> None:
+    install_shaper(route, namespaces.LOOPBACK, link, kernel_marks=False)
 
 
 def _check_choice(field: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -56,11 +56,13 @@ class LabServer:
         name: of the server.
         number: from 0, for its own address.
         slots: the number of ranks that it can run at a time.
+        loopback: what carries bytes between its ranks; None: as fast as the processors copy.
     """
 
     name: str
     number: int
     slots: int = 1
+    loopback: Link | None = None
 
     @property
     def address(self) -> str:

@@ -19,6 +19,7 @@ CORE = "core"
 NIC = Link(70_000_000, 150_000, 60_000, mtu=3000)
 """The default NIC: a machine with two processors can fill all uplinks of such a lab at once; see docs/lab.md."""
 
+_LOOPBACK_QUEUE_BYTES = 2_000_000
 _MOST_SERVERS = 64
 _MOST_SLOTS = 64
 
@@ -33,6 +34,8 @@ class TwoTier:
         slots: the number of ranks that a server can run at a time.
         nic: the link from each server to its rack's switch.
         oversubscription: the sum of the rates of a rack's NICs, divided by the rate of its uplink.
+        inside_bps: of each rank to the next one of a ring that has all slots of a server, in bits per second; None: as
+            fast as the processors copy.
 
     Raises:
         UsageError: a value is outside its range, which the message names.
@@ -43,6 +46,7 @@ class TwoTier:
     slots: int = 2
     nic: Link = NIC
     oversubscription: Fraction = Fraction(2)
+    inside_bps: int | None = None
 
     def __post_init__(self) -> None:
         for name, most in (("racks", _MOST_SERVERS), ("servers", _MOST_SERVERS), ("slots", _MOST_SLOTS)):
@@ -64,6 +68,13 @@ class TwoTier:
         return replace(self.nic, rate_bps=int(self.servers * self.nic.rate_bps / self.oversubscription))
 
     @property
+    def loopback(self) -> Link | None:
+        """What carries bytes between the ranks of a server: so many times a rank's rate as there are slots."""
+        if self.inside_bps is None:
+            return None
+        return Link(self.slots * self.inside_bps, _LOOPBACK_QUEUE_BYTES, mtu=self.nic.mtu, offloads=True)
+
+    @property
     def capacities_bps(self) -> dict[str, int]:
         """The rate of each link, by the name that it has in the lab and in the cluster."""
         return {trunk.name: trunk.link.rate_bps for trunk in two_tier(self).trunks}
@@ -83,7 +94,8 @@ def two_tier(shape: TwoTier) -> Topology:
     """The lab's topology; the trunk of a NIC has the name of its server, that of an uplink the name of its rack."""
     places = [(rack, server) for rack in range(shape.racks) for server in range(shape.servers)]
     servers = tuple(
-        LabServer(server_name(*place), number, shape.slots) for number, place in enumerate(places)
+        LabServer(server_name(*place), number, shape.slots, shape.loopback)
+        for number, place in enumerate(places)
     )
     racks = [rack_name(rack) for rack in range(shape.racks)]
     nics = [

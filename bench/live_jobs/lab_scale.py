@@ -31,12 +31,11 @@ class LabScale:
 
     The ratio of communication to computation of a workload is kept: its gradients are as large as the lab's NICs
     transfer in the time that the trace's cluster needs, at the length of the lab's steps. Inside a host the lab is
-    faster than that; schedulers and prediction are told so.
+    faster than that, unless its shape says how fast; schedulers and prediction are told so.
 
     Attributes:
         shape: of the lab; each rack has one server, and a server is a node.
         speed: seconds of the trace in a second of the lab.
-        inside_bytes_per_s: inside a host of the lab, as the throughput model has it.
         between_bytes_per_s: of the trace's cluster, between nodes.
 
     Raises:
@@ -45,7 +44,6 @@ class LabScale:
 
     shape: TwoTier
     speed: Fraction = Fraction(SPEED)
-    inside_bytes_per_s: int = INSIDE_BYTES_PER_S
     between_bytes_per_s: int = BETWEEN_BYTES_PER_S
 
     def __post_init__(self) -> None:
@@ -57,6 +55,11 @@ class LabScale:
             raise UsageError(
                 f"servers: expected 1 a rack for whole jobs, whose racks are nodes, got {self.shape.servers}"
             )
+
+    @property
+    def inside_bytes_per_s(self) -> int:
+        """The payload that a rank sends to the next one inside a host of the lab."""
+        return INSIDE_BYTES_PER_S if self.shape.inside_bps is None else self.shape.inside_bps // 8
 
     @property
     def nic_bytes_per_s(self) -> int:

@@ -63,6 +63,40 @@ def test_two_workers_take_turns_and_kept_runs_are_not_repeated(tmp_path):
     assert json.loads(again.stdout)["controls"] == [control]
 
 
+def test_weights_for_one_worker_leave_after_those_for_another(tmp_path):
+    profile = tmp_path / "profile.json"
+    profile.write_text('{"worker_s": 0.02, "uplink_s": 0.1, "server_s": 0.005, "downlink_s": 0.1}')
+    command = [
+        *ASYNC,
+        "--workers",
+        "5",
+        "--worker-s",
+        "0.02",
+        "--server-s",
+        "0.005",
+        "--profile",
+        str(profile),
+    ]
+    command += [
+        "--rate",
+        "40mbit",
+        "--size",
+        "500kb",
+        "--acks-first",
+        "--repeat",
+        "1",
+        "--updates",
+        "60",
+        "--json",
+    ]
+    done = subprocess.run(
+        [*command, "--controls", "cubic@together,cubic"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    together, in_turn = (control["cells"][0]["repeats"][0] for control in json.loads(done.stdout)["controls"])
+    assert in_turn["down"]["overlap"] < together["down"]["overlap"] / 2
+
+
 def test_an_interrupt_leaves_nothing(tmp_path):
     arguments = ["async", *SHORT[2:], "--workers", "2", *TIMES, "--updates", "100000"]
     profile = tmp_path / "profile.json"

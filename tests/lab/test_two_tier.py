@@ -2,8 +2,10 @@
 
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -185,6 +187,16 @@ class TestPlacing:
             lab.unplace(2)
             routes = on(lab, "r0s0", Path("/proc/thread-self/net/route").read_text)
             assert "00024D0A" not in routes
+
+
+def test_inside_a_server_a_rank_sends_at_the_rate_of_the_shape():
+    shape = replace(SMALL, inside_bps=20_000_000)
+    with Lab(two_tier(shape)) as lab:
+        placed = lab.place(5, ["r0s0", "r0s0"])
+        begin_s = time.monotonic()
+        send(lab, "r0s0", "r0s0", placed[1], 1_000_000)
+        # One of the two that fill a server's slots: it has the rates of both.
+        assert time.monotonic() - begin_s > 0.95 * 1_000_000 * 8 / 40_000_000
 
 
 def test_a_lab_with_hosts_has_its_own_jobs_and_no_servers():

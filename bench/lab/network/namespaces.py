@@ -29,6 +29,9 @@ from mltcp.core.errors import MltcpError, UsageError
 T = TypeVar("T")
 
 NAMESPACES = Path(netns.NETNS_RUN_DIR)
+LOOPBACK = 1
+"""The index that the kernel gives lo in every namespace."""
+
 _CLONE_NEWNET = 0x40000000
 _DEATH_TIMEOUT_S = 5.0
 
@@ -202,7 +205,6 @@ def _finish(gate: SimpleQueue[None], done: SimpleQueue[None], finished: Callable
 
 # -- a namespace with a single link ------------------------------------------------------------------------------------
 
-_LOOPBACK = 1
 _ENDS = (("eth0", "10.77.0.1"), ("eth1", "10.77.1.1"))
 
 
@@ -227,7 +229,7 @@ def namespace_with_link() -> Iterator[str]:
 
 
 def _make_link(route: Any) -> None:
-    route.link("set", index=_LOOPBACK, state="up")
+    route.link("set", index=LOOPBACK, state="up")
     (first, _), (second, _) = _ENDS
     route.link("add", ifname=first, kind="veth", peer={"ifname": second})
     for name, address in _ENDS:

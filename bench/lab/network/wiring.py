@@ -83,7 +83,6 @@ def steer_by_flow(processors: Collection[int] | None = None) -> None:
 # -- machines ----------------------------------------------------------------------------------------------------------
 
 BRIDGE = "bridge"
-_LOOPBACK = 1  # the kernel gives it this index in every namespace
 _RTAX_RTO_MIN = 13
 _PERMANENT = 0x80  # NUD_PERMANENT
 _STATIC = 0x40  # NUD_NOARP: an fdb entry that does not age
@@ -185,7 +184,7 @@ def _finish_machine(
         if not topology.offloads:
             turn_offloads_off(INTERFACE)
         index = route.link_lookup(ifname=INTERFACE)[0]
-        route.link("set", index=_LOOPBACK, state="up")
+        route.link("set", index=namespaces.LOOPBACK, state="up")
         route.addr("add", index=index, address=machine.address, prefixlen=NETWORK.prefixlen)
         route.link("set", index=index, state="up")
         if rto_by_route:

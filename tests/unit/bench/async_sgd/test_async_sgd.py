@@ -145,6 +145,10 @@ def test_variants():
     assert variant.policy == replace(parse_variant("mltcp_reno@remaining").policy, name=variant.policy.name)
     assert parse_variant("mltcp_cubic").ratio is Ratio.WORKER
     assert not parse_variant("cubic").of_mltcp
+    together = parse_variant("mltcp_reno@together:remaining:ratio=job")
+    assert (variant.in_turn, together.in_turn) == (True, False)
+    assert replace(together, name=variant.name, policy=variant.policy, in_turn=True) == variant
+    assert parse_variant("cubic@together").policy.control == "cubic"
 
 
 @pytest.mark.parametrize(

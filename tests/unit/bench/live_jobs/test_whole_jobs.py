@@ -1,5 +1,6 @@
 """Whole jobs at the size of the lab, the cost of their starts, and runs beside their predictions."""
 
+import argparse
 import json
 from dataclasses import replace
 from fractions import Fraction
@@ -8,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench.cli import main as cli
-from bench.cli.compare_jobs import is_whole_jobs
-from bench.lab.two_tier import TwoTier
+from bench.cli.compare_jobs import add_parsers, is_whole_jobs, scale_of
+from bench.lab.two_tier import TwoTier, two_tier
 from bench.live_jobs.comparison import write_results
 from bench.live_jobs.lab_scale import BATCH, STEP_NS, LabScale
 from bench.live_jobs.span_terms import SpanTerms, span_terms
@@ -54,6 +55,24 @@ def test_a_workload_of_the_lab_has_the_run_time_and_the_communication_of_the_tra
     lab = SCALE.settings().model.communication_ns(found, 8, one_node=False) / STEP_NS
     paper = RingAllReduce().communication_ns(workload, 8, one_node=False) / workload.compute_ns
     assert lab == pytest.approx(paper, rel=1e-3)
+
+
+def test_the_rate_inside_a_host_is_that_of_the_shape():
+    assert SHAPE.loopback is None
+    shape = replace(SHAPE, inside_bps=113_200_000)
+    assert shape.loopback.rate_bps == 4 * 113_200_000
+    model = LabScale(shape).model
+    assert model.between_bytes_per_s / model.inside_bytes_per_s == pytest.approx(0.6, rel=1e-3)
+    assert {server.loopback for server in two_tier(shape).servers} == {shape.loopback}
+
+
+@pytest.mark.parametrize("rate", ["0mbit", "26gbit", "117"])
+def test_a_rate_inside_a_host_that_cannot_be_is_refused(rate):
+    parser = argparse.ArgumentParser()
+    add_parsers(parser.add_subparsers())
+    options = parser.parse_args(["jobs", "--trace", "x.csv", "--inside", rate])
+    with pytest.raises(UsageError, match="--inside: expected a number with unit"):
+        scale_of(options)
 
 
 def test_a_trace_of_the_lab_runs_at_its_clock():

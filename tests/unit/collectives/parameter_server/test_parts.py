@@ -1,4 +1,4 @@
-"""The parts of a parameter server without processes: messages, layouts, turns, shares, checkpoints and logs."""
+"""The parts of a parameter server without processes: messages, layouts, shares, checkpoints and logs."""
 
 import itertools
 import math
@@ -38,7 +38,6 @@ from collectives.parameter_server.served_module import (
     write_gradients,
 )
 from collectives.parameter_server.server import serve
-from collectives.parameter_server.turns import QueuedLock
 from collectives.parameter_server.worker import join
 from mltcp.core.errors import UsageError
 from tests.eventually import eventually
@@ -58,27 +57,6 @@ def test_a_message_keeps_its_payload_and_header(size, number, loss, samples):
     assert message.weights() == weights
     assert message.payload.tolist() == list(range(size))
     assert message.tensor.numel() == message_bytes(size)
-
-
-def test_turns_are_granted_in_the_order_of_asking():
-    turns, order = QueuedLock(), []
-    waiting = [threading.Event() for _ in range(5)]
-
-    def take(number):
-        waiting[number].set()
-        with turns:
-            order.append(number)
-
-    threads = [threading.Thread(target=take, args=(number,)) for number in range(5)]
-    with turns:
-        for number, thread in enumerate(threads):
-            thread.start()
-            waiting[number].wait()
-            while len(turns._waiting) <= number:
-                pass
-    for thread in threads:
-        thread.join()
-    assert order == list(range(5))
 
 
 class Queues:
