@@ -62,7 +62,7 @@ def throughput_figure(comparisons: Sequence[ControlComparison], setting: str) ->
         for cell in each.cells
     )
     for axes, each in zip(figure.axes, comparisons, strict=True):
-        axes.set_title(each.control.replace("@", "\n@", 1), loc="left", fontsize=9)
+        axes.set_title(each.control, loc="left", fontsize=8)
         _draw_throughput(axes, each.cells)
         axes.set_ylim(0, highest * 1.05)
         axes.set_xlabel("workers")
