@@ -21,10 +21,11 @@ from bench.live_jobs.span_terms import TERMS, SpanTerms, mean_terms_s, medians_s
 from bench.live_jobs.start_cost import MeasuredCosts
 from bench.warm.client import forked_trainings
 from collectives.elastic.journal import read_journal
-from mltcp.core.quantities import NS_PER_S
+from mltcp.core.quantities import BYTES_PER_PARAMETER, NS_PER_S
 from placement.engines.local import LocalEngine
 from placement.experiments.deadline_jobs import DeadlineJobs, run_of, values_of
 from placement.experiments.run_journal import RunJournal
+from placement.model.job_speed import RingSpeed
 from placement.model.throughput import Workload, spread
 from placement.policies.schedulers.registry import named_scheduler
 from placement.policies.schedulers.scheduling_policy import SchedulingPolicy
@@ -74,7 +75,7 @@ class JobsPlan:
 
     def key(self, policy: str) -> str:
         """The key of the run under a policy."""
-        of_service = ("service",) if self.service else ()
+        of_service = ("service", self.costs.pace) if self.service else ()
         return short_key((self.trace.jobs, self.scale, self.restart_ns, policy, *of_service))
 
     def predicted(self, policy: str, costs: MeasuredCosts | None = None) -> RatesOutcome:
@@ -106,7 +107,7 @@ class JobsPlan:
                 self.predicted(policy)  # compiles the policy before the first job arrives
                 servers = service_servers(shape)
                 spans, unlike, epoch_ns = run_jobs_on_service(
-                    *(self.trace, self.scale.model, policy, self.restart_ns, servers, engine),
+                    *(self.trace, self.told, policy, self.restart_ns, servers, engine),
                     *(Path(directory), on_end),
                 )
                 return LiveRun(key, policy, spans, (), unlike, self._terms(spans, epoch_ns, jobs))
@@ -116,6 +117,12 @@ class JobsPlan:
             ClusterRun(timed, cluster, shape.nic.rate_bps, chosen, executor, self.restart_ns).run()
             spans, cut_short = tuple(executor.spans), tuple(executor.cut_short)
             return LiveRun(key, policy, spans, cut_short, terms=self._terms(spans, executor.epoch_ns, jobs))
+
+    def told(self, workload: Workload) -> RingSpeed:
+        """The speed that is submitted with a job: as it is predicted, with what steps took in an earlier run."""
+        paced, model = _paced(workload, self.costs.pace), self.scale.model
+        size = BYTES_PER_PARAMETER * paced.parameters
+        return RingSpeed(paced.compute_ns, size, model.inside_bytes_per_s, model.between_bytes_per_s)
 
     def step_ns(self, terms: SpanTerms) -> Fraction:
         """The time of the steps of a span by the throughput model."""

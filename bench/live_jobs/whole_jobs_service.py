@@ -13,11 +13,11 @@ from bench.live_jobs.elastic_executor import GRACE_S, options_of
 from bench.workloads.elastic import training_job
 from mltcp.core.address import Address
 from mltcp.core.errors import MltcpError
-from mltcp.core.quantities import BYTES_PER_PARAMETER, NS_PER_S
+from mltcp.core.quantities import NS_PER_S
 from placement.client.client import Client
 from placement.engines.local import LocalEngine
 from placement.model.job_speed import RingSpeed
-from placement.model.throughput import RingAllReduce
+from placement.model.throughput import Workload
 from placement.service.context import ServiceRules
 from placement.service.protocol import placement_pb2 as pb
 from placement.service.protocol.speeds import speed_message
@@ -33,7 +33,7 @@ _PLACED = (pb.PLACED, pb.STOPPING)
 
 def run_jobs_on_service(
     trace: DeadlineTrace,
-    model: RingAllReduce,
+    speed: Callable[[Workload], RingSpeed],
     policy: str,
     restart_ns: int,
     servers: Sequence[pb.Server],
@@ -45,7 +45,7 @@ def run_jobs_on_service(
 
     Args:
         trace: on the lab's clock.
-        model: of the lab, with which the jobs' speeds are submitted.
+        speed: that is submitted with a job, by its training.
         policy: of the service.
         restart_ns: what it is told that a start costs.
         servers: with CPU slots, in the order of the cluster's nodes.
@@ -73,7 +73,7 @@ def run_jobs_on_service(
         )
         for job in trace.jobs:
             watch.until(begin_ns + job.arrival_ns)
-            client.submit(_message(job, model, directory / "jobs" / job.name, begin_ns))
+            client.submit(_message(job, speed(job.workload), directory / "jobs" / job.name, begin_ns))
         while len(watch.ended) < len(trace.jobs):
             watch.until(client.clock_ns() + round(_POLL_S * NS_PER_S))
     return tuple(watch.spans), tuple(watch.unlike.values()), epoch_ns
@@ -138,19 +138,15 @@ class _SpanWatch:
         )
 
 
-def _message(job: DeadlineJob, model: RingAllReduce, directory: Path, begin_ns: int) -> pb.Job:
+def _message(job: DeadlineJob, speed: RingSpeed, directory: Path, begin_ns: int) -> pb.Job:
     """A job that counts its iterations on one slot; its agent reports."""
     workload = job.workload
     options = replace(options_of(workload, directory), backend="mltcp")
-    size, bandwidths = (
-        BYTES_PER_PARAMETER * workload.parameters,
-        (model.inside_bytes_per_s, model.between_bytes_per_s),
-    )
     return pb.Job(
         id=job.name,
         cpu_slots=1,
         iterations=max(1, -(-int(workload.total_samples) // workload.batch)),
-        speed=speed_message(RingSpeed(workload.compute_ns, size, *bandwidths)),
+        speed=speed_message(speed),
         deadline_ns=begin_ns + job.deadline_ns,
         elastic=True,
         checkpoints=str(directory),

@@ -75,6 +75,17 @@ def test_a_rate_inside_a_host_that_cannot_be_is_refused(rate):
         scale_of(options)
 
 
+def test_a_service_is_told_the_speeds_that_are_predicted():
+    planned = replace(plan("drs"), costs=MeasuredCosts(COST.start, Fraction(21, 20)), service=True)
+    workload = planned.trace.jobs[0].workload
+    speed = planned.told(workload)
+    model = planned.scale.model
+    for gpus, one_node in ((1, True), (4, True), (8, False)):
+        step_ns = 1.05 * (workload.compute_ns + model.communication_ns(workload, gpus, one_node=one_node))
+        assert float(speed.iteration_ns(gpus, one_node)) == pytest.approx(step_ns, rel=1e-6)
+    assert planned.key("drs") != replace(planned, costs=COST).key("drs")
+
+
 def test_a_trace_of_the_lab_runs_at_its_clock():
     job = DeadlineJob("a", 800 * S, WORKLOADS[0], 4000 * S)
     (found,) = SCALE.trace(DeadlineTrace("t", (job,), arrivals_ns=900 * S)).jobs
