@@ -77,24 +77,14 @@ def test_weights_for_one_worker_leave_after_those_for_another(tmp_path):
         "--profile",
         str(profile),
     ]
-    command += [
-        "--rate",
-        "40mbit",
-        "--size",
-        "500kb",
-        "--acks-first",
-        "--repeat",
-        "1",
-        "--updates",
-        "60",
-        "--json",
-    ]
+    command += ["--rate", "40mbit", "--size", "500kb", "--acks-first", "--repeat", "1", "--updates", "34"]
     done = subprocess.run(
-        [*command, "--controls", "cubic@together,cubic"], capture_output=True, text=True, check=False
+        [*command, "--controls", "cubic", "--json"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    together, in_turn = (control["cells"][0]["repeats"][0] for control in json.loads(done.stdout)["controls"])
-    assert in_turn["down"]["overlap"] < together["down"]["overlap"] / 2
+    (control,) = json.loads(done.stdout)["controls"]
+    # To all at once it is 0.75; in turn, it is the time in which one transfer ends and the next one begins.
+    assert control["cells"][0]["repeats"][0]["down"]["overlap"] < 0.5
 
 
 def test_an_interrupt_leaves_nothing(tmp_path):
