@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from statistics import median
 from threading import Condition, Lock
 
@@ -48,6 +49,13 @@ class QueuedLock:
                 self._taken = False
 
 
+@dataclass(frozen=True, eq=False)
+class _Transfer:
+    """Weights for a worker; one that has joined again may still have a transfer on a connection that is lost."""
+
+    worker: int
+
+
 class SendingTurns:
     """Lets the weights for one worker leave after those for another, instead of all at once.
 
@@ -62,8 +70,8 @@ class SendingTurns:
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._queue: deque[int] = deque()
-        """Workers: the first one sends, the others wait for their turn."""
+        self._queue: deque[_Transfer] = deque()
+        """The first one sends, the others wait for their turn."""
         self._began_s = 0.0
         self._took_s: deque[float] = deque(maxlen=_KEPT)
         self._slow: set[int] = set()
@@ -71,43 +79,44 @@ class SendingTurns:
     @contextmanager
     def turn(self, worker: int) -> Iterator[None]:
         """Wait for the worker's turn, and have it until the context ends."""
-        self._wait(worker)
+        transfer = _Transfer(worker)
+        self._wait(transfer)
         began_s = time.monotonic()
         sent = False
         try:
             yield
             sent = True
         finally:
-            self._end(worker, time.monotonic() - began_s if sent else None)
+            self._end(transfer, time.monotonic() - began_s if sent else None)
 
     @property
     def patience_s(self) -> float:
         """For how long a transfer keeps others waiting; 0 until some have been seen."""
         return PATIENCE * median(self._took_s) if len(self._took_s) >= _FEWEST else 0.0
 
-    def _wait(self, worker: int) -> None:
+    def _wait(self, transfer: _Transfer) -> None:
         with self._changed:
-            if worker in self._slow:
+            if transfer.worker in self._slow:
                 return
-            self._queue.append(worker)
-            if self._queue[0] == worker:
+            self._queue.append(transfer)
+            if self._queue[0] is transfer:
                 self._began_s = time.monotonic()
-            while worker in self._queue and self._queue[0] != worker:
+            while transfer in self._queue and self._queue[0] is not transfer:
                 left_s = self._began_s + self.patience_s - time.monotonic()
                 if left_s > 0:
                     self._changed.wait(left_s)
                 else:
-                    self._slow.add(self._queue.popleft())
+                    self._slow.add(self._queue.popleft().worker)
                     self._next()
 
-    def _end(self, worker: int, took_s: float | None) -> None:
+    def _end(self, transfer: _Transfer, took_s: float | None) -> None:
         with self._changed:
             if took_s is not None:
                 if self.patience_s == 0 or took_s <= self.patience_s:
-                    self._slow.discard(worker)
+                    self._slow.discard(transfer.worker)
                 self._took_s.append(took_s)
-            if worker in self._queue:
-                self._queue.remove(worker)
+            if transfer in self._queue:
+                self._queue.remove(transfer)
                 self._next()
 
     def _next(self) -> None:

@@ -64,7 +64,7 @@ def turns_that_take(seconds):
 
 
 def in_queue(turns, *workers):
-    eventually(lambda: list(turns._queue) == list(workers))
+    eventually(lambda: [each.worker for each in turns._queue] == list(workers))
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("connection closed by peer")])
@@ -100,6 +100,21 @@ def test_a_transfer_that_does_not_end_holds_up_the_others_once_only():
     again = Transfer(turns, 0)
     in_queue(turns, 1, 2, 0)
     for transfer in (behind, waiting, again):
+        assert transfer.began.wait(60)
+        transfer.end()
+
+
+def test_a_worker_that_has_joined_again_waits_for_its_own_turn():
+    turns = turns_that_take(ENDLESS_S)
+    lost = Transfer(turns, 0, RuntimeError("connection closed by peer"))
+    assert lost.began.wait(60)
+    other = Transfer(turns, 1)
+    in_queue(turns, 0, 1)
+    again = Transfer(turns, 0)
+    in_queue(turns, 0, 1, 0)
+    lost.end()
+    in_queue(turns, 1, 0)
+    for transfer in (other, again):
         assert transfer.began.wait(60)
         transfer.end()
 
