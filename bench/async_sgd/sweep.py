@@ -188,7 +188,7 @@ class AsyncSweep:
             "seed": self.seed,
             "workers": point.workers,
             "control": point.variant.name,
-            "in_turn": point.variant.in_turn,
+            "in_turn": point.variant.in_turn,  # kept runs of before have none: their weights left together
             "repeat": point.repeat,
         }
         return hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:_KEY_DIGITS]

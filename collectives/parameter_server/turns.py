@@ -61,7 +61,7 @@ class SendingTurns:
 
     Transfers of one size that share the server's link all end when the last one does; one after the other, the first
     worker computes on after a transfer's own time, and none has its weights later (the queueing model's links, first
-    come first served: Section IV of the paper on asynchronous SGD). Congestion control does not bring that about at a
+    come first served: Lin et al., Section III-C, Equation 2). Congestion control does not bring that about at a
     host's own NIC, where the kernel sends a few packets of each connection in turn, whatever its window.
 
     A transfer keeps others waiting for `PATIENCE` times the median of the last ones at most, since its worker may have

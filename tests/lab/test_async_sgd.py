@@ -66,17 +66,8 @@ def test_two_workers_take_turns_and_kept_runs_are_not_repeated(tmp_path):
 def test_weights_for_one_worker_leave_after_those_for_another(tmp_path):
     profile = tmp_path / "profile.json"
     profile.write_text('{"worker_s": 0.02, "uplink_s": 0.1, "server_s": 0.005, "downlink_s": 0.1}')
-    command = [
-        *ASYNC,
-        "--workers",
-        "5",
-        "--worker-s",
-        "0.02",
-        "--server-s",
-        "0.005",
-        "--profile",
-        str(profile),
-    ]
+    command = [*ASYNC, "--workers", "5", "--worker-s", "0.02", "--server-s", "0.005"]
+    command += ["--profile", str(profile)]
     command += ["--rate", "40mbit", "--size", "500kb", "--acks-first", "--repeat", "1", "--updates", "34"]
     done = subprocess.run(
         [*command, "--controls", "cubic", "--json"], capture_output=True, text=True, check=False
